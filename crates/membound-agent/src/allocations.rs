@@ -3,7 +3,7 @@
 //! A function that allocates by calling another wrapped one counts once: calls inside the outermost one
 //! pass. Whether a block is reported is decided before the original runs ([`countdown`]). Most calls
 //! already pass in the stub, which decides by the same rules. A free is reported for blocks that were
-//! reported ([`told_blocks`]).
+//! reported ([`reported_blocks`]).
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use membound_wire::{
     AllocationKind, Allocations, Command, WrapKind, allocation_interval, certain_from_bytes,
 };
 
+use crate::allocation_rings::{self, Event, Shared};
 use crate::countdown::{self, Counted, Mark};
 use crate::failure::Failure;
-use crate::keep::{self, Thread};
-use crate::tell::{self, Event, Shared};
+use crate::thread_table::{self, Thread};
 use crate::unwind::{self, Begin, Registers, Stack, Walk};
 use crate::wrap::frame::{self as wrap_frame, Course, WrapFrame};
-use crate::{assembly, chains, memory, told_blocks, walked};
+use crate::{assembly, chains, memory, reported_blocks, walked};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 64;
@@ -28,11 +28,11 @@ const FRAMES: usize = 256;
 /// Starts reporting allocations in the memory that `command` describes; address 0: stops.
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.address != 0 {
-        keep::prepare()?;
-        told_blocks::prepare()?;
+        thread_table::prepare()?;
+        reported_blocks::prepare()?;
     }
     walked::forget();
-    tell::set_memory(command.address);
+    allocation_rings::set_memory(command.address);
     countdown::certain_from_bytes(match Shared::get() {
         Some(shared) => certain_from(shared),
         None => 0,
@@ -84,7 +84,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(shared) = Shared::get() else {
         return Course::Pass;
     };
-    let Some(thread) = keep::own(frame.callers_stack()) else {
+    let Some(thread) = thread_table::own(frame.callers_stack()) else {
         shared
             .word(offset_of!(Allocations, homeless))
             .fetch_add(1, Ordering::Relaxed);
@@ -99,18 +99,18 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let resizes = RESIZING.iter().any(|kind| wrapped.is(*kind));
     let maps = MAPPING.iter().any(|kind| wrapped.is(*kind));
     // Also for a call inside another one: with a countdown that is used up, every call would come here.
-    let telling = match maps {
+    let report_level = match maps {
         true => Some(0),
         false => decide(shared, thread, wrapped, size),
     };
-    let outer = match around(thread, frame) {
-        Around::Another => return Course::Pass,
-        Around::OtherStack(outer) => outer,
-        Around::Nothing => 0,
+    let outer = match outer_call(thread, frame) {
+        OuterCall::Another => return Course::Pass,
+        OuterCall::OtherStack(outer) => outer,
+        OuterCall::Nothing => 0,
     };
     // Before the original frees the block: another thread may get its address at once.
-    let ends = resizes && told_blocks::remove(frame.rdi);
-    if telling.is_none() && !ends {
+    let ends = resizes && reported_blocks::remove(frame.rdi);
+    if report_level.is_none() && !ends {
         countdown::own().mark(own_mark(frame));
         return Course::Pass;
     }
@@ -129,7 +129,7 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     };
     kept.size = size;
     kept.second_size = frame.rdx;
-    kept.telling = telling.map_or(0, |level| level + 1);
+    kept.level_plus_one = report_level.map_or(0, |level| level + 1);
     kept.timed = match countdown::own().is_timed() {
         true => assembly::time_stamp(),
         false => 0,
@@ -140,9 +140,9 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
 
 /// Size in bytes from which every block is reported, at the level that the launcher has set.
 fn certain_from(shared: Shared) -> u64 {
-    let wanted = shared.word(offset_of!(Allocations, every_from_bytes));
+    let user_limit = shared.word(offset_of!(Allocations, every_from_bytes));
     let interval_bytes = allocation_interval(shared.set_level());
-    certain_from_bytes(interval_bytes, wanted.load(Ordering::Relaxed))
+    certain_from_bytes(interval_bytes, user_limit.load(Ordering::Relaxed))
 }
 
 /// The level at which a block of this size is reported; `None`: it is not.
@@ -192,24 +192,24 @@ pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     };
     let frame = &*frame;
     let wrapped = Wrapped::of(frame.kept.number);
-    let told = ReturnedCall {
+    let returned = ReturnedCall {
         shared,
         thread,
         wrapped,
         frame,
     };
     if wrapped.is(WrapKind::Map) {
-        told.mapped();
+        returned.mapped();
     } else if wrapped.is(WrapKind::Unmap) {
-        told.unmapped();
+        returned.unmapped();
     } else if wrapped.is(WrapKind::Remap) {
-        told.remapped();
+        returned.remapped();
     } else if wrapped.is(WrapKind::AlignedInto) {
-        told.put();
+        returned.put();
     } else if RESIZING.iter().any(|kind| wrapped.is(*kind)) {
-        told.resized();
+        returned.resized();
     } else if frame.rax != 0 {
-        told.allocated((frame.rax, frame.kept.size));
+        returned.allocated((frame.rax, frame.kept.size));
     }
     if frame.kept.timed != 0 {
         end_timing(shared, frame.kept.timed);
@@ -273,32 +273,32 @@ impl ReturnedCall<'_> {
 
     fn resized(self) {
         let kept = &self.frame.kept;
-        let done = self.frame.rax != 0;
+        let succeeded = self.frame.rax != 0;
         // With a size of 0 the original frees the block, in libcs that then return null.
-        if kept.block != 0 && (done || kept.size == 0) {
-            tell_freed(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
+        if kept.block != 0 && (succeeded || kept.size == 0) {
+            report_free(self.shared, self.thread, self.wrapped, kept.block, kept.tsc);
         } else if kept.block != 0 {
             self.follow(kept.block);
         }
-        if done {
+        if succeeded {
             self.allocated((self.frame.rax, kept.size));
         }
     }
 
     /// Adds the block to the reported ones; `false` if there was no room.
     fn follow(self, address: u64) -> bool {
-        let kept = told_blocks::insert(address);
-        if !kept {
+        let inserted = reported_blocks::insert(address);
+        if !inserted {
             self.shared
                 .word(offset_of!(Allocations, homeless))
                 .fetch_add(1, Ordering::Relaxed);
         }
-        kept
+        inserted
     }
 
     fn mapping_freed(self) {
         let kept = &self.frame.kept;
-        self.shared.tell(
+        self.shared.report(
             self.thread,
             &Event {
                 tsc: kept.tsc,
@@ -314,22 +314,22 @@ impl ReturnedCall<'_> {
 
     /// Reports a block if that was decided before.
     fn allocated(self, (address, size): (u64, u64)) {
-        let Some(level) = self.frame.kept.telling.checked_sub(1) else {
+        let Some(level) = self.frame.kept.level_plus_one.checked_sub(1) else {
             return;
         };
-        if self.follow(address) && !self.tell((address, size), level) {
-            told_blocks::remove(address);
+        if self.follow(address) && !self.report((address, size), level) {
+            reported_blocks::remove(address);
         }
     }
 
     fn mapping(self, block: (u64, u64)) {
-        self.tell(block, 0);
+        self.report(block, 0);
     }
 
-    fn tell(self, (address, size): (u64, u64), level: u32) -> bool {
+    fn report(self, (address, size): (u64, u64), level: u32) -> bool {
         let tsc = assembly::time_stamp();
         let chain = chain(self.shared, self.thread, self.frame);
-        self.shared.tell(
+        self.shared.report(
             self.thread,
             &Event {
                 tsc,
@@ -346,14 +346,14 @@ impl ReturnedCall<'_> {
 
 /// Reports a free if the allocation was reported.
 fn free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64) {
-    if address != 0 && told_blocks::remove(address) {
-        tell_freed(shared, thread, wrapped, address, assembly::time_stamp());
+    if address != 0 && reported_blocks::remove(address) {
+        report_free(shared, thread, wrapped, address, assembly::time_stamp());
     }
 }
 
 /// Reports the free of a block whose allocation was reported.
-fn tell_freed(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
-    shared.tell(
+fn report_free(shared: Shared, thread: &Thread, wrapped: Wrapped, address: u64, tsc: u64) {
+    shared.report(
         thread,
         &Event {
             tsc,
@@ -395,20 +395,20 @@ fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
         .load(Ordering::Relaxed) as usize;
     let [first, rest @ ..] = &mut addresses;
     *first = begin.ip;
-    let wanted = depth.saturating_sub(1).min(rest.len());
-    let rest = rest.get_mut(..wanted).unwrap_or_default();
+    let max_callers = depth.saturating_sub(1).min(rest.len());
+    let rest = rest.get_mut(..max_callers).unwrap_or_default();
     let found = unwind::unwind(begin, Begin::Return, stack, rest, &mut slots);
     let addresses = addresses.get(..=found).unwrap_or_default();
     let number = chains::number(shared, addresses);
     // Number 0 means no room: there may be some at the next call, so it is not kept.
     if let (true, Some(slots), [_, callers @ ..]) = (number != 0, slots.get(..found), addresses) {
-        walked::keep(&begin, slots, callers, number);
+        walked::store(&begin, slots, callers, number);
     }
     number
 }
 
 /// Calls of the same thread that a wrapped call may be inside of.
-enum Around {
+enum OuterCall {
     Nothing,
     /// Another wrapped call.
     Another,
@@ -417,45 +417,45 @@ enum Around {
 }
 
 /// Finds out whether the thread is inside a wrapped call already. A call that was left by a long jump or an
-/// exception leaves the same traces, which must be told from those of a call in progress.
-fn around(thread: &Thread, frame: &WrapFrame) -> Around {
+/// exception leaves the same traces, which must be distinguished from those of a call in progress.
+fn outer_call(thread: &Thread, frame: &WrapFrame) -> OuterCall {
     let outer = thread.outer.load(Ordering::Relaxed);
     if outer == 0 {
-        return around_passed(thread, frame);
+        return outer_call_of_mark(thread, frame);
     }
-    let here = frame.address();
-    if !thread.on_one_stack(here.min(outer), here.max(outer)) {
-        return Around::OtherStack(outer);
+    let address = frame.address();
+    if !thread.on_one_stack(address.min(outer), address.max(outer)) {
+        return OuterCall::OtherStack(outer);
     }
-    if outer <= here {
-        return around_passed(thread, frame);
+    if outer <= address {
+        return outer_call_of_mark(thread, frame);
     }
     // SAFETY: the place is between the thread's frame here and the end of its stack.
     let back: u64 = unsafe { memory::get(outer as usize - 8) };
     if back != wrap_frame::back() {
-        return around_passed(thread, frame);
+        return outer_call_of_mark(thread, frame);
     }
     match is_inside(thread, frame, (outer, wrap_frame::back())) {
-        true => Around::Another,
-        false => around_passed(thread, frame),
+        true => OuterCall::Another,
+        false => outer_call_of_mark(thread, frame),
     }
 }
 
-/// As [`around`], for a wrapped call that passed and left its mark.
-fn around_passed(thread: &Thread, frame: &WrapFrame) -> Around {
+/// As [`outer_call`], for a wrapped call that passed and left its mark.
+fn outer_call_of_mark(thread: &Thread, frame: &WrapFrame) -> OuterCall {
     let own = own_mark(frame);
     let Some(mark) = countdown::own().marked() else {
-        return Around::Nothing;
+        return OuterCall::Nothing;
     };
     if mark.slot <= own.slot || !thread.on_one_stack(own.slot, mark.slot) {
-        return Around::Nothing;
+        return OuterCall::Nothing;
     }
     // SAFETY: the place is on the thread's stack, above the frame.
     let back: u64 = unsafe { memory::get(mark.slot as usize) };
     if back == mark.back && is_inside(thread, frame, (mark.slot + 8, mark.back)) {
-        Around::Another
+        OuterCall::Another
     } else {
-        Around::Nothing
+        OuterCall::Nothing
     }
 }
 

@@ -170,10 +170,10 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
 /// Removes the trampolines whose code begins at `code`.
 pub(crate) fn forget(code: u64) {
     for slot in used() {
-        let wanted = |slot: &Slot| {
+        let is_of_code = |slot: &Slot| {
             slot.end.load(Ordering::Relaxed) != 0 && slot.code.load(Ordering::Relaxed) == code
         };
-        if let Some(version) = claim(slot, wanted) {
+        if let Some(version) = claim(slot, is_of_code) {
             let free = Area {
                 code: 0,
                 end: 0,
@@ -233,7 +233,7 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
         .find_map(|area| area.entrance(ip))
 }
 
-/// Where a thread goes on that would execute the original instruction at `ip`, if that is overwritten now.
+/// Where a thread continues that would execute the original instruction at `ip`, if that is overwritten now.
 /// The first instruction of a group never counts as overwritten, since the jump there leads on by itself.
 ///
 /// An area may be registered while its text is still original, or is another plan's, so the text itself
@@ -316,12 +316,12 @@ pub(crate) fn holds_int3(start: u64) -> bool {
     byte == INT3
 }
 
-/// Registers of the original program at one byte of a trampoline, and where it can go on.
+/// Registers of the original program at one byte of a trampoline, and where it can continue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Original {
     /// The registers that the original program would have.
     pub(crate) state: State,
-    /// Where a thread with these registers goes on; `None` if it can only go on as it was found.
+    /// Where a thread with these registers continues; `None` if it can only continue as it was found.
     pub(crate) resume: Option<u64>,
 }
 
@@ -353,8 +353,8 @@ impl Area {
     }
 
     fn entrance(&self, ip: u64) -> Option<u64> {
-        let wanted = u32::try_from(ip.checked_sub(self.base)?).ok()?;
-        let place = self.tables()?.entrance(wanted)?;
+        let offset = u32::try_from(ip.checked_sub(self.base)?).ok()?;
+        let place = self.tables()?.entrance(offset)?;
         Some(self.code.wrapping_add(u64::from(place.code)))
     }
 
@@ -472,7 +472,7 @@ mod tests {
     /// thread that was led into its trampoline, or left where it was, would execute the middle
     /// of the newer plan's jump.
     #[test]
-    fn a_thread_inside_a_group_is_led_on_by_the_plan_whose_jump_stands_there() {
+    fn a_thread_inside_a_group_continues_by_the_plan_of_its_jump() {
         let text = Box::leak(Box::new([NOP; 32]));
         // The older plan's trampolines lie where no jump from here leads; the newer one's jump
         // has bytes that look like a jump and a trap where the older one's group began.
@@ -507,7 +507,7 @@ mod tests {
     /// A thread that slept in a handler while its group's trap was put in place may wake while the
     /// trap becomes the jump.
     #[test]
-    fn a_thread_inside_a_group_is_led_on_while_the_trap_becomes_a_jump() {
+    fn a_thread_inside_a_group_continues_while_the_trap_becomes_a_jump() {
         use core::sync::atomic::AtomicU8;
         use std::thread;
 

@@ -59,28 +59,28 @@ pub(crate) fn believe(thread: u32, signals: u64) -> bool {
         return true;
     }
     let take = |belief: &&Belief, from: u32| {
-        let taken =
+        let claimed =
             belief
                 .thread
                 .compare_exchange(from, thread, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok()
+        claimed.is_ok()
     };
-    let mut taken = choices(thread).find(|belief| take(belief, 0));
-    if taken.is_some() {
+    let mut claimed = choices(thread).find(|belief| take(belief, 0));
+    if claimed.is_some() {
         COUNT.fetch_add(1, Ordering::Relaxed);
     } else {
         // A thread ends with all signals blocked, and no system call of its own removes its entry
         // afterwards.
         let process = sys::process();
-        taken = choices(thread).find(|belief| {
+        claimed = choices(thread).find(|belief| {
             let owner = belief.thread.load(Ordering::Relaxed);
             !sys::thread_exists(process, owner) && take(belief, owner)
         });
     }
-    if let Some(belief) = taken {
+    if let Some(belief) = claimed {
         belief.signals.store(signals, Ordering::Relaxed);
     }
-    taken.is_some()
+    claimed.is_some()
 }
 
 /// The calling thread was started with these signals blocked, and from now on only believes so.

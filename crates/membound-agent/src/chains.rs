@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::Allocations;
 
-use crate::tell::Shared;
+use crate::allocation_rings::Shared;
 use crate::words;
 
 const WORD: usize = 8;
@@ -65,7 +65,7 @@ fn hash(addresses: &[u64]) -> u64 {
     hash ^ hash >> 29
 }
 
-fn lead(addresses: &[u64], hash: u64) -> u64 {
+fn first_word(addresses: &[u64], hash: u64) -> u64 {
     hash & !0xffff_ffff | addresses.len() as u64 & LENGTH_MASK
 }
 
@@ -76,16 +76,16 @@ fn write(shared: Shared, chains: usize, addresses: &[u64], hash: u64) -> Option<
         .word(offset_of!(Allocations, chains_words))
         .load(Ordering::Relaxed);
     let used = shared.word(offset_of!(Allocations, chains_used));
-    let fits = |start: u64| start.checked_add(needed).is_some_and(|end| end <= limit);
-    if !fits(used.load(Ordering::Relaxed)) {
+    let in_bounds = |start: u64| start.checked_add(needed).is_some_and(|end| end <= limit);
+    if !in_bounds(used.load(Ordering::Relaxed)) {
         return None;
     }
     let start = used.fetch_add(needed, Ordering::Relaxed);
-    if !fits(start) {
+    if !in_bounds(start) {
         return None;
     }
     let at = chains + start as usize * WORD;
-    words::store(at, lead(addresses, hash));
+    words::store(at, first_word(addresses, hash));
     for (index, address) in (1..).zip(addresses) {
         words::store(at + index * WORD, *address);
     }
@@ -94,7 +94,7 @@ fn write(shared: Shared, chains: usize, addresses: &[u64], hash: u64) -> Option<
 
 fn same(chains: usize, number: u32, addresses: &[u64], hash: u64) -> bool {
     let at = chains + number as usize * WORD;
-    words::load(at) == lead(addresses, hash)
+    words::load(at) == first_word(addresses, hash)
         && (1..)
             .zip(addresses)
             .all(|(index, address)| words::load(at + index * WORD) == *address)

@@ -53,13 +53,13 @@ pub(crate) fn make(frame: &SavedRegisters) -> Option<isize> {
 /// Starts the control thread if there are threads without one: not every libc's call that makes them is
 /// hooked.
 pub(crate) fn look() {
-    if !listen::is_here() && sys::threads() > 1 {
+    if !listen::has_control_thread() && sys::threads() > 1 {
         start_control_thread();
     }
 }
 
 fn start_control_thread() {
-    if timers::active() && timers::own_process() && !listen::is_here() {
+    if timers::active() && timers::own_process() && !listen::has_control_thread() {
         // Without it only the first thread is sampled, and the report shows the missing time.
         let _ = control::start_again();
     }

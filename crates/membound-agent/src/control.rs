@@ -21,15 +21,14 @@ use crate::memory::{self, bytes_of};
 use crate::settings::{Settings, loader_state, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, handlers, hold, inside, listen, live, loader, own_thread,
-    quiesce, requests, sample_rings, scavenger, scheduler, sys, text, threads, tick, timers,
-    unwind,
+    allocations, areas, assembly, handlers, inside, listen, live, loader, own_thread, quiesce,
+    requests, sample_rings, scavenger, scheduler, sys, text, threads, tick, timers, trial, unwind,
 };
 
 const STACK_BYTES: usize = 256 << 10;
 /// Nanoseconds between two checks whether only this thread is left: a program that ends its only thread by
 /// the bare `exit` call, and not its process, expects the process to end.
-const LOOK_NS: u64 = 100_000_000;
+const EXIT_CHECK_INTERVAL_NS: u64 = 100_000_000;
 /// Nanoseconds from a change of the loader's list to its report.
 const LOADER_PAUSE_NS: u64 = 2_000_000;
 
@@ -39,11 +38,11 @@ const LOADER_PAUSE_NS: u64 = 2_000_000;
 ///
 /// The launcher could not be reached, or went away.
 pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
-    tell(event, range, 0)
+    converse_with_flags(event, range, 0)
 }
 
 /// As [`converse`], with further [`HelloFlags`].
-pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errno> {
+pub(crate) fn converse_with_flags(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errno> {
     let settings = settings().ok_or(Errno::EINVAL)?;
     let mut quiet = Quiet::new();
     let socket = connect(settings.control_path())?;
@@ -59,13 +58,13 @@ pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errn
             return Ok(());
         }
         let mut reply = Reply::default();
-        let done = if is_chained && !carried_out {
+        let outcome = if is_chained && !carried_out {
             Err(Failure::from(Errno::ECANCELED))
         } else {
             obey(&command, descriptor.as_ref(), &mut quiet)
         };
-        carried_out = done.is_ok();
-        match done {
+        carried_out = outcome.is_ok();
+        match outcome {
             Ok(count) => reply.count = count,
             Err(failure) => {
                 reply.errno = failure.errno.0;
@@ -131,7 +130,7 @@ fn obey(
         Ok(0)
     } else if is(Action::Listen) {
         if command.mode != 0 {
-            loader::tell_by_control_thread();
+            loader::report_from_control_thread();
         }
         start(command.address).map(|()| 0)
     } else if is(Action::AdoptSignals) {
@@ -153,7 +152,7 @@ fn obey(
     } else if is(Action::Requests) {
         requests::begin(command).map(|()| 0)
     } else if is(Action::Hold) {
-        hold::run(command.address)
+        trial::run(command.address)
     } else if is(Action::Timers) {
         timers::begin(command, quiet, tick::address())
     } else if is(Action::Rings) {
@@ -239,7 +238,7 @@ pub(crate) fn start_again() -> Result<(), Failure> {
 
 /// Starts the control thread in a forked child that was found to run in patched text, whose patches would
 /// otherwise stay as they were at the fork.
-pub(crate) fn look_after_child() {
+pub(crate) fn start_in_forked_child() {
     let Some(mark) = mark() else { return };
     if mark.load(Ordering::Relaxed) != 0
         || mark
@@ -309,14 +308,16 @@ extern "C" fn listen(doorbell: usize) -> ! {
     let mut heard = 0_u32;
     let mut alone = false;
     loop {
-        let pause = room.as_mut().and_then(timers::look);
+        let pause = room.as_mut().and_then(timers::poll);
         if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
             own_thread::exit(0);
         }
         if threads::last() {
             own_thread::exit(threads::exit_code(sys::process()).unwrap_or(0));
         }
-        let pause = pause.map_or(LOOK_NS, |pause| pause.min(LOOK_NS));
+        let pause = pause.map_or(EXIT_CHECK_INTERVAL_NS, |pause| {
+            pause.min(EXIT_CHECK_INTERVAL_NS)
+        });
         if !wait(doorbell, heard, pause) {
             own_thread::exit(0);
         }
@@ -335,7 +336,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
         if now != heard || flags != 0 {
             heard = now;
             // Without a launcher the doorbell will not ring again.
-            alone = tell(Event::Doorbell, [0; 2], flags).is_err();
+            alone = converse_with_flags(Event::Doorbell, [0; 2], flags).is_err();
         }
     }
 }

@@ -157,9 +157,9 @@ pub(crate) fn receive(
         control_length: size_of::<ControlMessage>(),
         flags: 0,
     };
-    let mut left = tries;
+    let mut tries_left = tries;
     let received = loop {
-        let flags = if left > 0 {
+        let flags = if tries_left > 0 {
             CMSG_CLOEXEC | DONT_WAIT
         } else {
             CMSG_CLOEXEC
@@ -174,7 +174,7 @@ pub(crate) fn receive(
         };
         match check(result) {
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if left > 0 => left -= 1,
+            Err(Errno::EAGAIN) if tries_left > 0 => tries_left -= 1,
             other => break other?,
         }
     };

@@ -30,7 +30,7 @@ const HUGE: u64 = 1 << 40;
 #[repr(C, align(64))]
 pub(crate) struct Countdown {
     /// Bytes up to the next point; at most 0: used up, or none was drawn.
-    left: AtomicI64,
+    bytes_left: AtomicI64,
     /// Place of the return address of the last wrapped call that passed, minus [`MARK_BELOW_RETURN`].
     mark: AtomicU64,
     /// That return address.
@@ -86,7 +86,7 @@ pub(crate) fn certain_from_bytes(wanted: u64) -> u64 {
 impl Countdown {
     const fn new() -> Self {
         Self {
-            left: AtomicI64::new(0),
+            bytes_left: AtomicI64::new(0),
             mark: AtomicU64::new(0),
             mark_return: AtomicU64::new(0),
             random: AtomicU64::new(0),
@@ -105,20 +105,20 @@ impl Countdown {
             if level == 0 {
                 return Some(0);
             }
-            let left = self.left.load(Ordering::Relaxed) - span;
-            self.left.store(left, Ordering::Relaxed);
-            return self.at_point(left, level, level);
+            let bytes_left = self.bytes_left.load(Ordering::Relaxed) - span;
+            self.bytes_left.store(bytes_left, Ordering::Relaxed);
+            return self.at_point(bytes_left, level, level);
         }
-        let mut left = self.left.load(Ordering::Relaxed);
+        let mut bytes_left = self.bytes_left.load(Ordering::Relaxed);
         if counted == Counted::No {
-            left -= span;
-            self.left.store(left, Ordering::Relaxed);
+            bytes_left -= span;
+            self.bytes_left.store(bytes_left, Ordering::Relaxed);
         }
-        self.at_point(left, drawn, level)
+        self.at_point(bytes_left, drawn, level)
     }
 
-    fn at_point(&self, left: i64, drawn: u32, level: u32) -> Option<u32> {
-        (left <= 0).then(|| {
+    fn at_point(&self, bytes_left: i64, drawn: u32, level: u32) -> Option<u32> {
+        (bytes_left <= 0).then(|| {
             self.draw(level);
             drawn
         })
@@ -130,7 +130,8 @@ impl Countdown {
             0 => 0,
             interval => exponential(self.random(), interval),
         };
-        self.left.store(distance.cast_signed(), Ordering::Relaxed);
+        self.bytes_left
+            .store(distance.cast_signed(), Ordering::Relaxed);
         self.drawn.store(level, Ordering::Relaxed);
     }
 
@@ -248,15 +249,15 @@ mod tests {
             let countdown = seeded(seed);
             let sizes = [0_u64, 8, 24, 100, 700, 3000];
             let mut found = [0.0; 6];
-            let turns = 600_000_u32;
-            for turn in 0..turns {
-                let level = [0, 4, 9, 6][(turn / 50_000 % 4) as usize];
-                let which = (turn % 6) as usize;
+            let allocations = 600_000_u32;
+            for allocation in 0..allocations {
+                let level = [0, 4, 9, 6][(allocation / 50_000 % 4) as usize];
+                let which = (allocation % 6) as usize;
                 let size = sizes[which];
                 if counted == Counted::Yes {
                     let span = allocation_span(size).cast_signed();
-                    let left = countdown.left.fetch_sub(span, Ordering::Relaxed) - span;
-                    if left > 0 {
+                    let bytes_left = countdown.bytes_left.fetch_sub(span, Ordering::Relaxed) - span;
+                    if bytes_left > 0 {
                         continue;
                     }
                 }
@@ -264,7 +265,7 @@ mod tests {
                     found[which] += weight(size, level);
                 }
             }
-            let expected = f64::from(turns) / 6.0;
+            let expected = f64::from(allocations) / 6.0;
             for (size, found) in sizes.iter().zip(found) {
                 let deviation = (found - expected).abs() / expected;
                 assert!(deviation < 0.1, "{size}: {found} of {expected}");
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn at_level_0_every_block_is_told_of() {
+    fn at_level_0_every_block_is_reported() {
         let countdown = seeded(5);
         for _ in 0..1000 {
             assert_eq!(countdown.decide(40, Counted::No, 0), Some(0));

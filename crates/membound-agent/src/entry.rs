@@ -12,8 +12,8 @@ use crate::saved_registers::SavedRegisters;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    alone, areas, children, control, exec, filters, handlers, listen, locked, masks, modules,
-    quiesce, requests, sample, scheduler, shut_in,
+    areas, children, control, exec, filters, handlers, listen, locked, masks, modules, quiesce,
+    requests, sample, scheduler, single_thread, syscall_filter,
 };
 
 /// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands behind `pushfq` and
@@ -228,7 +228,7 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
         filters::before(frame);
         return frame.not_done();
     }
-    if shut_in::shut_in() {
+    if syscall_filter::may_apply() {
         return frame.not_done();
     }
     match frame.rax as usize {
@@ -239,8 +239,10 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
             frame.not_done();
         }
         number::RT_SIGPROCMASK => frame.made(masks::procmask(frame)),
-        number::NEWFSTATAT => frame.made(listen::thread().map(|_| alone::stat(frame.call()))),
-        number::UNSHARE | number::SETNS => frame.made(alone::without_control_thread(
+        number::NEWFSTATAT => {
+            frame.made(listen::thread().map(|_| single_thread::stat(frame.call())))
+        }
+        number::UNSHARE | number::SETNS => frame.made(single_thread::without_control_thread(
             frame.call(),
             || listen::thread().is_some() && listen::pause(),
             // A process whose children get another process namespace cannot start a thread: its patches
@@ -274,7 +276,7 @@ fn give_text_back(frame: &SavedRegisters) {
     const PROT_WRITE: u64 = 2;
     let range = [frame.rdi, frame.rdi.saturating_add(frame.rsi)];
     if frame.rdx & PROT_WRITE != 0 && areas::patched_text_in(range[0], range[1]) {
-        // Without a launcher the text stays as it is; the program goes on either way.
+        // Without a launcher the text stays as it is; the program continues either way.
         let _ = control::converse(Event::Writable, range);
     }
 }

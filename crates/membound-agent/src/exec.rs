@@ -7,22 +7,22 @@
 
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE, Runtime};
 
-use crate::hold;
 use crate::masks::BlockedForExec;
 use crate::memory;
 use crate::saved_registers::SavedRegisters;
 use crate::settings::{Settings, settings, value_of};
 use crate::sys::{self, Descriptor, Scratch, call, number};
+use crate::trial;
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl gives
-/// the children of `posix_spawn` 5 KiB, and the child has already used a part of it at its `execve`.
+/// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl
+/// gives the children of `posix_spawn` 5 KiB, and the child has already used a part of it at its `execve`.
 const POINTERS: usize = 160;
 const STRING_BYTES: usize = 640;
 
 /// Makes the call. `None`: the trampoline is to make it itself.
 pub(crate) fn execute(frame: &SavedRegisters) -> Option<isize> {
-    hold::before_exec();
+    trial::before_exec();
     let settings = settings()?;
     let at = frame.rax as usize == number::EXECVEAT;
     let (directory, path, environment, flags) = if at {

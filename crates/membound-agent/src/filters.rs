@@ -1,4 +1,4 @@
-//! The way out before the program forbids itself what the agent needs: by filters on system calls
+//! Ends the agent's work before the program forbids itself what the agent needs: by filters on system calls
 //! (seccomp), by dispatching system calls to a handler of its own, or by disabling the time stamp counter.
 //!
 //! What a filter permits is unknown, and one that kills would kill the program for a system call of the
@@ -15,8 +15,8 @@ use membound_wire::Event;
 
 use crate::masks::BlockedForExec;
 use crate::saved_registers::SavedRegisters;
-use crate::shut_in::{ALL, SHUT_IN, shut_in};
 use crate::sys::{self, call, number};
+use crate::syscall_filter::{ALL, FILTERED_PROCESS, may_apply};
 use crate::{
     assembly, control, handlers, listen, quiesce, sample_rings, scheduler, threads, timers,
 };
@@ -33,14 +33,14 @@ pub(crate) fn before(frame: &SavedRegisters) {
         await_first();
         return;
     }
-    if !shut_in() {
-        leave(event);
+    if !may_apply() {
+        end_agent(event);
     }
     BEGUN.store(false, Ordering::Release);
 }
 
 /// Leaves the process as it would be without the agent, because of `event`.
-fn leave(event: Event) {
+fn end_agent(event: Event) {
     // While scavengers can still be taken out of the threads that run them.
     scheduler::end_scavengers::end_scavengers();
     // Before the conversation, so that no patch is installed any more after it.
@@ -49,9 +49,9 @@ fn leave(event: Event) {
     // Without a launcher, text stays as it is; nothing of it is recorded any more.
     let _ = control::converse(event, [0, u64::MAX]);
     // Threads that enter the agent from now on return without a system call; earlier ones are waited for.
-    let who = if shares_memory() { sys::process() } else { ALL };
-    SHUT_IN.store(who, Ordering::SeqCst);
-    let_others_leave();
+    let filtered = if shares_memory() { sys::process() } else { ALL };
+    FILTERED_PROCESS.store(filtered, Ordering::SeqCst);
+    wait_for_threads_in_agent();
     sample_rings::use_rings(0);
     timers::end();
     handlers::hand_back();
@@ -60,7 +60,7 @@ fn leave(event: Event) {
 }
 
 /// True if this process shares its parent's memory, as a child of `vfork` does; false if the kernel does
-/// not tell.
+/// not report it.
 fn shares_memory() -> bool {
     const GETPPID: usize = 110;
     const KCMP: usize = 312;
@@ -94,7 +94,7 @@ fn await_first() {
 /// Waits until no other thread is about to make a system call of the agent: threads that the launcher
 /// stopped return from a handler, and others may just have entered the agent from a trampoline that is no
 /// longer in use.
-fn let_others_leave() {
+fn wait_for_threads_in_agent() {
     const POLL_INTERVAL_NS: u64 = 200_000;
     /// Polls, for all threads together.
     const MAX_POLLS: u32 = 2500;
@@ -102,12 +102,12 @@ fn let_others_leave() {
         return;
     };
     let own = sys::thread();
-    let mut looks = MAX_POLLS;
+    let mut polls_left = MAX_POLLS;
     // If the directory cannot be read, no thread is waited for.
     let _ = threads::each(&mut room, |thread| {
         let begun_ns = sys::cpu_ns(thread).unwrap_or(0);
-        while thread != own && looks > 0 && !threads::has_moved_on(thread, begun_ns) {
-            looks -= 1;
+        while thread != own && polls_left > 0 && !threads::has_moved_on(thread, begun_ns) {
+            polls_left -= 1;
             sys::nap(POLL_INTERVAL_NS);
         }
         Ok(())

@@ -1,21 +1,21 @@
 //! The program's signal handlers, which must never see a trampoline.
 //!
 //! In place of each handler the kernel gets a stub from a pool; a stub belongs to its handler for ever. So
-//! the kernel's table stays the only record of what is installed, and there is no second one to keep
+//! the kernel's table stays the only record of installed handlers, and there is no second one to keep
 //! consistent, not even with children of `vfork`, which share this memory but not that table. Flags, mask
 //! and restorer stay the program's.
 //!
 //! A stub calls [`enter`], which puts the original program's state into the context, then the handler, then
-//! [`leave`], which sets where the thread goes on.
+//! [`leave`], which sets where the thread continues.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::disposition::{Disposition, IGNORE, disposition};
+use crate::original_state;
 use crate::saved_registers::SavedRegisters;
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::signal_stubs::{MARKS, ONCE, handler_of};
-use crate::stand::stand;
 use crate::sys::{call, number};
 use crate::timers::{self, Use};
 use crate::{areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
@@ -200,7 +200,7 @@ fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
 struct Kept {
     /// The instruction pointer shown to the handler; 0 if the thread was not in a trampoline.
     shown: u64,
-    /// Where the thread goes on if the handler does not change that; 0: where it was interrupted, with
+    /// Where the thread continues if the handler does not change that; 0: where it was interrupted, with
     /// `found`.
     resume: u64,
     /// The registers at the interruption.
@@ -244,15 +244,15 @@ unsafe extern "C" fn enter(
     }
     // SAFETY: the kernel put the registers there.
     let found: Registers = unsafe { memory::get(place) };
-    if let Some(stand) = stand(signal, &found.state()) {
-        let original = Registers::of_state(&stand.original);
+    if let Some(interrupted) = original_state::find(signal, &found.state()) {
+        let original = Registers::of_state(&interrupted.original);
         kept.shown = original.rip;
-        match stand.resume {
+        match interrupted.resume {
             Some(resume) => {
                 kept.resume = resume;
-                stand.put_vectors(context);
+                interrupted.put_vectors(context);
             }
-            // The thread goes on with its own registers, unless the handler sends it elsewhere.
+            // The thread continues with its own registers, unless the handler sends it elsewhere.
             None => kept.found = found,
         }
         // SAFETY: a handler may change its frame, and the agent acts before the handler.
@@ -297,7 +297,7 @@ fn show_original_fault(signal: u64, information: usize, found: u64, original: u6
     }
 }
 
-/// Sets where the thread goes on after the handler.
+/// Sets where the thread continues after the handler.
 ///
 /// # Safety
 ///
@@ -317,8 +317,8 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         registers.rip = areas::inside(rip).unwrap_or(rip);
         if kept.shown != 0 && kept.resume == 0 {
             // The signal matters only on islands; this thread was in a trampoline or in the agent.
-            if let Some(stand) = stand(0, &kept.found.state()) {
-                stand.put_vectors(context);
+            if let Some(interrupted) = original_state::find(0, &kept.found.state()) {
+                interrupted.put_vectors(context);
             }
         }
     }

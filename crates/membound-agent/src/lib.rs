@@ -8,16 +8,18 @@
 //! - `start`: runs before the program's first instruction, finds the launcher, hides the agent; `settings`
 //!   keeps what it has found.
 //! - `control`: one conversation, over the socket of `conversation`; `text` and `live` replace text in it.
-//! - `areas`: the registered trampolines and the way back out of them.
-//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `modules`, `sample` serve them,
-//!   with the program's `saved_registers`. `inside` tells signal handlers how a thread came in there.
-//! - `filters`: the way out before the program forbids itself system calls; `shut_in`: whether it was taken.
+//! - `areas`: the registered trampolines and how threads leave them.
+//! - `entry` (and `vectors`): entry points of trampolines; `handlers`, `exec`, `modules`, `sample` serve
+//!   them, with the program's `saved_registers`. `inside` finds out by which one a thread entered.
+//! - `filters`: ends the agent's work before the program filters its system calls, as `syscall_filter`
+//!   records.
 //! - `threads` and `trap`: how threads are stopped while text is changed live; `own_signals` defines the
 //!   signals for it, and `trap_handler` handles them.
-//! - `signal_frame`, `disposition`, `signal_stubs`, `stand`: what all signal handlers use.
-//! - `wrap`, `allocations`, `countdown`, `told_blocks`, `tell`, `chains`: allocations by wrapped functions.
+//! - `signal_frame`, `disposition`, `signal_stubs`, `original_state`: what all signal handlers use.
+//! - `wrap`, `allocations`, `countdown`, `reported_blocks`, `allocation_rings`, `chains`: allocations by
+//!   wrapped functions.
 //! - `requests`: durations from receive to send, or from mark to mark.
-//! - `unwind` and `stack`: call chains. `keep`: state of each thread.
+//! - `unwind` and `stack`: call chains. `thread_table`: state of each thread.
 //! - `listen`: the thread that waits for the launcher in live sessions; `control` has its main function.
 //! - `scavenger`: scavengers, other programs inside this one; `scheduler`: their time slices at the yields of
 //!   its threads.
@@ -32,8 +34,8 @@
 #[cfg(panic = "unwind")]
 extern crate std as _;
 
+mod allocation_rings;
 mod allocations;
-mod alone;
 mod areas;
 mod assembly;
 mod auxiliary;
@@ -49,9 +51,7 @@ mod exec;
 mod failure;
 mod filters;
 mod handlers;
-mod hold;
 mod inside;
-mod keep;
 mod listen;
 mod live;
 mod loader;
@@ -59,9 +59,11 @@ mod locked;
 mod masks;
 mod memory;
 mod modules;
+mod original_state;
 mod own_signals;
 mod own_thread;
 mod quiesce;
+mod reported_blocks;
 mod requests;
 mod sample;
 mod sample_rings;
@@ -69,21 +71,21 @@ mod saved_registers;
 mod scavenger;
 mod scheduler;
 mod settings;
-mod shut_in;
 mod signal_frame;
 mod signal_stubs;
+mod single_thread;
 mod stack;
-mod stand;
 mod start;
 mod sys;
-mod tell;
+mod syscall_filter;
 mod text;
+mod thread_table;
 mod threads;
 mod tick;
 mod timers;
-mod told_blocks;
 mod trap;
 mod trap_handler;
+mod trial;
 mod unwind;
 mod vectors;
 mod walked;

@@ -2,8 +2,8 @@
 //!
 //! It is a kernel thread that no libc knows, so it has neither thread-local storage nor an entry in libc's
 //! lists, takes no signals, and touches only the agent's code and data. A forked child has none until it is
-//! found to run in patched text (`control::look_after_child`): most children execute another program before
-//! that.
+//! found to run in patched text (`control::start_in_forked_child`): most children execute another program
+//! before that.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -30,7 +30,7 @@ pub(crate) fn is_own(thread: u32) -> bool {
 }
 
 /// True if this process has a control thread, or one is being started.
-pub(crate) fn is_here() -> bool {
+pub(crate) fn has_control_thread() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 

@@ -3,7 +3,7 @@
 //! 1. The change is closed: no thread makes a child or blocks the signals of a change, and none is on its
 //!    way to doing so ([`quiesce`]).
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
-//!    serialised. From now on no thread gets in: it traps, and goes on in the trampoline.
+//!    serialised. From now on no thread gets in: it traps, and continues in the trampoline.
 //! 3. Every thread is seen once outside those bytes.
 //! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised.
 //!    The trap on the first byte stays until every core has the new tail, so no core executes a mixture.
@@ -33,7 +33,8 @@ const INT3: u8 = 0xcc;
 const PART_EDITS: usize = 128;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
 const RETRY_TIMEOUT_NS: u64 = 5_000_000_000;
-/// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
+/// The same while no part was applied and a thread blocks the signals of a change: most likely it always
+/// does.
 const BLOCKED_RETRY_TIMEOUT_NS: u64 = 20_000_000;
 /// First pause between two tries; it doubles each time.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
@@ -175,11 +176,11 @@ impl LiveEdits<'_> {
         }
         quiesce::check_reachable()?;
         change.close();
-        let done = self
+        let result = self
             .check_from(part.0)
             .and_then(|()| self.apply_closed(change, part, trapped));
         change.open();
-        done
+        result
     }
 
     fn apply_closed(

@@ -18,7 +18,7 @@ pub(crate) static CHANGED: AtomicBool = AtomicBool::new(false);
 pub(crate) static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes the control thread report new modules from now on.
-pub(crate) fn tell_by_control_thread() {
+pub(crate) fn report_from_control_thread() {
     REPORTED_BY_CONTROL_THREAD.store(true, Ordering::Release);
 }
 

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_agent_are_told_from_others() {
+    fn files_of_the_agent_are_recognised() {
         let read = |text: &str| {
             let mut line = Mapping::default();
             text.bytes().for_each(|byte| line.byte(byte));
@@ -154,8 +154,8 @@ mod tests {
         };
         let own = "7f01000-7f03000 rw-s 00000000 00:01 5   /memfd:membound-rings (deleted)";
         assert_eq!(read(own), (0x7f0_1000, 0x7f0_3000, true));
-        let other = "00400000-00500000 r-xp 00000000 fe:00 12   /x/memfd:membound";
-        assert_eq!(read(other), (0x40_0000, 0x50_0000, false));
+        let foreign_line = "00400000-00500000 r-xp 00000000 fe:00 12   /x/memfd:membound";
+        assert_eq!(read(foreign_line), (0x40_0000, 0x50_0000, false));
         assert_eq!(
             read("1000-2000 rw-p 00000000 00:00 0 "),
             (0x1000, 0x2000, false)
@@ -164,9 +164,9 @@ mod tests {
 
     #[test]
     fn every_mapping_is_visited() {
-        let here = files_of_the_agent_are_told_from_others as fn() as usize as u64;
+        let own_address = files_of_the_agent_are_recognised as fn() as usize as u64;
         let mut found = 0;
-        each_mapping(|start, end| found += u32::from((start..end).contains(&here))).unwrap();
+        each_mapping(|start, end| found += u32::from((start..end).contains(&own_address))).unwrap();
         assert_eq!(found, 1);
     }
 }

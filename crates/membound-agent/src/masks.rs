@@ -47,7 +47,7 @@ fn needed() -> u64 {
 }
 
 /// Makes `rt_sigprocmask` with the program's arguments.
-fn as_asked(frame: &SavedRegisters) -> isize {
+fn call_unchanged(frame: &SavedRegisters) -> isize {
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10].map(|it| it as usize);
     let [how, set, old, size] = arguments;
     // SAFETY: the kernel refuses pointers that it cannot use; what it changes the program
@@ -65,7 +65,7 @@ pub(crate) fn procmask(frame: &SavedRegisters) -> Option<isize> {
         return None;
     }
     quiesce::wait_for_change();
-    let result = as_asked(frame);
+    let result = call_unchanged(frame);
     if result == 0 {
         keep_needed(frame);
     }
@@ -85,19 +85,19 @@ fn keep_needed(frame: &SavedRegisters) {
     if needed == 0 || size != 8 {
         return;
     }
-    let mut wanted = 0_u64;
+    let mut new_mask = 0_u64;
     if set != 0 && set != old {
         // SAFETY: the kernel could read it a moment ago.
-        wanted = unsafe { memory::get(set as usize) };
+        new_mask = unsafe { memory::get(set as usize) };
     } else if set != 0 {
         // The kernel has written the old mask over the new one; the thread's mask is the new one.
-        wanted = now();
+        new_mask = now();
     }
     if how == SETMASK && timers::signal_bit() != 0 {
         // A thread that creates another one blocks all signals meanwhile.
         children::look();
     }
-    let named = wanted & needed;
+    let named = new_mask & needed;
     if named == 0 && COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -105,20 +105,24 @@ fn keep_needed(frame: &SavedRegisters) {
     let before = believed(thread);
     if old != 0 && before != 0 {
         // SAFETY: the kernel has just written the mask there.
-        let shown: u64 = unsafe { memory::get(old as usize) };
+        let reported_mask: u64 = unsafe { memory::get(old as usize) };
         // SAFETY: as above.
-        unsafe { memory::put(old as usize, shown | before) };
+        unsafe { memory::put(old as usize, reported_mask | before) };
     }
     if set == 0 {
         return;
     }
     if how == UNBLOCK {
-        believe(thread, before & !wanted);
+        believe(thread, before & !new_mask);
         return;
     }
     // A signal named alone is the program's own, unless the thread believed to block it before.
-    let meant = if is_broad(wanted) { 0 } else { named & !before };
-    let of_timers = timers::signal_bit() & meant;
+    let programs_own = if is_broad(new_mask) {
+        0
+    } else {
+        named & !before
+    };
+    let of_timers = timers::signal_bit() & programs_own;
     if of_timers != 0 {
         timers::give_up(
             u64::from(of_timers.trailing_zeros()) + 1,
@@ -126,15 +130,19 @@ fn keep_needed(frame: &SavedRegisters) {
             tick::address(),
         );
     }
-    let mut kept = named & !meant;
+    let mut unblocked = named & !programs_own;
     // A signal that arrives meanwhile must stay pending; the handler sees to that (see `make_true`).
-    if kept & OF_CHANGES != 0 && trap::install_once(&own_signals::OF_CHANGES).is_err() {
-        kept &= !OF_CHANGES;
+    if unblocked & OF_CHANGES != 0 && trap::install_once(&own_signals::OF_CHANGES).is_err() {
+        unblocked &= !OF_CHANGES;
     }
-    let belief = if how == SETMASK { kept } else { before | kept };
+    let belief = if how == SETMASK {
+        unblocked
+    } else {
+        before | unblocked
+    };
     // If the belief cannot be stored, the signal stays blocked.
-    if believe(thread, belief) && kept != 0 {
-        change(UNBLOCK, kept);
+    if believe(thread, belief) && unblocked != 0 {
+        change(UNBLOCK, unblocked);
     }
 }
 
@@ -143,7 +151,7 @@ fn keep_needed(frame: &SavedRegisters) {
 ///
 /// SIGTRAP stays: the kernel sends the agent's SIGTRAP to running threads only, and the program may wait
 /// for its own.
-fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
+fn without_own_signals(address: u64, size: u64) -> Option<Result<u64, isize>> {
     let needed = needed() & !TRAP;
     if needed == 0 || size != 8 {
         return None;
@@ -172,7 +180,7 @@ fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
 
 /// `rt_sigtimedwait` as the program calls it, without the agent's signals in the set.
 pub(crate) fn timedwait(frame: &SavedRegisters) -> Option<isize> {
-    let set = match without_ours(frame.rdi, frame.r10)? {
+    let set = match without_own_signals(frame.rdi, frame.r10)? {
         Ok(set) => set,
         Err(error) => return Some(error),
     };
@@ -182,7 +190,7 @@ pub(crate) fn timedwait(frame: &SavedRegisters) -> Option<isize> {
 
 /// `signalfd4` as the program calls it, without the agent's signals in the set.
 pub(crate) fn signalfd(frame: &SavedRegisters) -> Option<isize> {
-    let set = match without_ours(frame.rsi, frame.rdx)? {
+    let set = match without_own_signals(frame.rsi, frame.rdx)? {
         Ok(set) => set,
         Err(error) => return Some(error),
     };

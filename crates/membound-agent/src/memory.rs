@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_hold_what_fits_and_refuse_the_rest() {
+    fn a_line_refuses_text_that_does_not_fit() {
         let mut line = Line::<16>::new();
         assert_eq!(line.push(b"/proc/"), Some(()));
         assert_eq!(line.push_number(4_294_967), Some(()));

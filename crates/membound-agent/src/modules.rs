@@ -24,7 +24,7 @@ pub(crate) fn announced() {
         LoaderPhase::Consistent => {
             let unmapped = end_of_unmapping();
             let later = REPORTED_BY_CONTROL_THREAD.load(Ordering::Acquire)
-                && listen::is_here()
+                && listen::has_control_thread()
                 && quiesce::is_own_process();
             if later {
                 CHANGED.store(true, Ordering::Release);

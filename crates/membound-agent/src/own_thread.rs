@@ -116,12 +116,12 @@ pub(crate) fn set_alternate_stack(bytes: usize) -> Result<usize, Errno> {
 }
 
 /// Makes the calling thread use this alternate stack: address, flags and bytes of a `stack_t`.
-pub(crate) fn use_alternate_stack(told: [usize; 3]) -> Result<(), Errno> {
+pub(crate) fn use_alternate_stack(stack: [usize; 3]) -> Result<(), Errno> {
     // SAFETY: the kernel reads the structure; the memory stays.
     let set = unsafe {
         call(
             number::SIGALTSTACK,
-            [(&raw const told) as usize, 0, 0, 0, 0, 0],
+            [(&raw const stack) as usize, 0, 0, 0, 0, 0],
         )
     };
     check(set).map(drop)

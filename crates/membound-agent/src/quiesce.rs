@@ -7,15 +7,15 @@
 //! 1. No text is changed yet. After this phase no thread is on its way from a check in the agent to the
 //!    system call that the check was for.
 //! 2. Traps stand on the instructions to be overwritten. A thread seen outside them now cannot get inside
-//!    any more: it meets a trap, and goes on in the trampoline. After this phase the bytes behind the
+//!    any more: it meets a trap, and continues in the trampoline. After this phase the bytes behind the
 //!    traps may be written.
 //!
 //! A thread that sleeps in the kernel is seen through `/proc`, and is not woken. A running thread is
 //! called by a signal and answers from the handler. It then gives its processor away for at most
 //! [`STAND_NS`], since threads that have not answered may be waiting for one; with a processor for each
 //! thread, phases end in microseconds. A thread that is called inside the agent or a trampoline in the
-//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is abandoned, to be
-//! tried again later.
+//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is
+//! abandoned, to be tried again later.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -152,7 +152,7 @@ impl Change {
         let own = sys::thread();
         let process = sys::process();
         // A forked child has the numbers of its parent's home threads, but not these threads.
-        let has_scavengers = page::here();
+        let has_scavengers = page::has_run_queues();
         let mut pause_ns = FIRST_PAUSE_NS;
         loop {
             // Read before the threads are: an answer that comes meanwhile makes the wait below return at
@@ -389,9 +389,9 @@ pub(crate) fn wait_for_change() {
 /// Waits until no thread of this process changes text, without revoking the change: no call is on its way to
 /// the calling thread afterwards.
 pub(crate) fn wait_until_idle() {
-    const LOOK_NS: u64 = 100_000;
+    const POLL_INTERVAL_NS: u64 = 100_000;
     while OWNER.load(Ordering::Acquire) >> 32 == u64::from(sys::process()) {
-        sys::nap(LOOK_NS);
+        sys::nap(POLL_INTERVAL_NS);
     }
 }
 
@@ -405,7 +405,7 @@ pub(crate) fn check_reachable() -> Result<(), Failure> {
     let own = sys::thread();
     let process = sys::process();
     // A forked child has the numbers of its parent's home threads, but not these threads.
-    let has_scavengers = page::here();
+    let has_scavengers = page::has_run_queues();
     let mut room = threads::room_for_threads()?;
     // Each thread by itself: of many threads one is always inside a handler for a moment.
     threads::each(&mut room, |thread| {

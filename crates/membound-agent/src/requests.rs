@@ -10,12 +10,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use membound_wire::{Command, Mark, RequestTimes, Requests, WrapKind, request_class};
 
 use crate::failure::Failure;
-use crate::keep::{self, Request};
 use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, Scratch, call, number};
+use crate::thread_table::{self, Request};
 use crate::words::{word32, word64};
 use crate::wrap::frame::{Course, WrapFrame};
-use crate::{assembly, memory, scheduler, shut_in};
+use crate::{assembly, memory, scheduler, syscall_filter};
 
 /// Descriptors below this number are followed.
 const DESCRIPTORS: usize = 1 << 16;
@@ -42,7 +42,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.length < size_of::<Requests>() as u64 || command.address == 0 {
         return Err(Failure::malformed());
     }
-    keep::prepare()?;
+    thread_table::prepare()?;
     let table = Scratch::new((DESCRIPTORS + 1) * size_of::<u64>())?;
     // Without this, a child would count for its parent.
     table.wipe_on_fork()?;
@@ -54,23 +54,23 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The table, if this process counts. Behind a filter it does not: the agent may not ask the kernel there
-/// what a descriptor is.
+/// The table, if this process counts. Behind a filter on system calls it does not, since the agent may not
+/// ask the kernel for the kind of a descriptor.
 fn table() -> Option<usize> {
     let table = TABLE.load(Ordering::Acquire);
     let counts = table != 0 && word64(table).load(Ordering::Relaxed) != 0;
-    (counts && !shut_in::shut_in()).then_some(table)
+    (counts && !syscall_filter::may_apply()).then_some(table)
 }
 
-/// The table's word for a file descriptor. Only the lower 32 bits of `descriptor` count, since system calls take
-/// an `int`. `None` for descriptors from [`DESCRIPTORS`] on, whose requests are not measured.
+/// The table's word for a file descriptor. Only the lower 32 bits of `descriptor` count, since system calls
+/// take an `int`. `None` for descriptors from [`DESCRIPTORS`] on, whose requests are not measured.
 fn word_of(table: usize, descriptor: u64) -> Option<&'static AtomicU64> {
     let index = descriptor as u32 as usize;
     (index < DESCRIPTORS).then(|| word64(table + (index + 1) * size_of::<u64>()))
 }
 
 /// Adds one to a counter in the launcher's memory.
-fn tell(offset: usize) {
+fn count_event(offset: usize) {
     let memory = MEMORY.load(Ordering::Acquire);
     word64(memory + offset).fetch_add(1, Ordering::Relaxed);
 }
@@ -84,11 +84,11 @@ fn now() -> u64 {
 fn count(begun: u64, ended: u64) {
     let phase = scheduler::phase();
     if begun < phase.since {
-        return tell(offset_of!(Requests, spanning));
+        return count_event(offset_of!(Requests, spanning));
     }
     let memory = MEMORY.load(Ordering::Acquire);
     let times = memory
-        + if phase.lets_in {
+        + if phase.are_admitted {
             offset_of!(Requests, with)
         } else {
             offset_of!(Requests, without)
@@ -172,7 +172,7 @@ fn begins_with(table: usize, descriptor: u64) -> bool {
     let Some(word) = word_of(table, descriptor) else {
         // A negative one is no descriptor.
         if (descriptor as u32).cast_signed() >= 0 {
-            tell(offset_of!(Requests, high));
+            count_event(offset_of!(Requests, high));
         }
         return false;
     };
@@ -187,12 +187,12 @@ fn receive(table: usize, descriptor: u64) {
     let now = now();
     if word.load(Ordering::Relaxed) == UNKNOWN {
         HIGHEST.fetch_max((descriptor as u32).saturating_add(1), Ordering::Relaxed);
-        let known = if is_socket(descriptor) {
+        let state = if is_socket(descriptor) {
             IDLE
         } else {
             NO_SOCKET
         };
-        let _ = word.compare_exchange(UNKNOWN, known, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = word.compare_exchange(UNKNOWN, state, Ordering::Relaxed, Ordering::Relaxed);
     }
     // Another thread may have begun the request first.
     let _ = word.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -216,9 +216,9 @@ fn send(table: usize, descriptor: u64) {
 /// Forgets the state of the descriptors from `first` to `last`.
 fn forget(table: usize, first: u64, last: u64) {
     let highest = HIGHEST.load(Ordering::Relaxed);
-    let known = first as u32..(last as u32).saturating_add(1).min(highest);
+    let touched = first as u32..(last as u32).saturating_add(1).min(highest);
     let word = |descriptor: u32| word_of(table, u64::from(descriptor));
-    let mut words = known.filter_map(word);
+    let mut words = touched.filter_map(word);
     let is_known = |word: &&AtomicU64| word.load(Ordering::Relaxed) != UNKNOWN;
     let Some(found) = words.find(is_known) else {
         return;
@@ -242,7 +242,7 @@ fn is_socket(descriptor: u64) -> bool {
     const SEQUENCED: u32 = 5;
     let (mut kind, mut length) = (0_u32, size_of::<u32>() as u32);
     // SAFETY: the kernel writes an `int` and its length.
-    let asked = unsafe {
+    let result = unsafe {
         call(
             number::GETSOCKOPT,
             [
@@ -255,7 +255,7 @@ fn is_socket(descriptor: u64) -> bool {
             ],
         )
     };
-    asked == 0 && [STREAM, DATAGRAM, SEQUENCED].contains(&kind)
+    result == 0 && [STREAM, DATAGRAM, SEQUENCED].contains(&kind)
 }
 
 /// [`membound_wire::Entry::Mark`].
@@ -267,13 +267,13 @@ pub(crate) extern "C" fn on_mark(frame: &mut SavedRegisters) {
     }
     let [mark, above, ..] = &frame.arguments;
     let stack = (&raw const *above) as u64 + RED_ZONE;
-    let Some(thread) = keep::own(stack) else {
-        return tell(offset_of!(Requests, homeless));
+    let Some(thread) = thread_table::own(stack) else {
+        return count_event(offset_of!(Requests, homeless));
     };
     let request = &thread.request;
     let is = |kind: Mark| *mark as u32 == kind as u32;
     if is(Mark::Enter) {
-        if !goes_on(thread, stack) {
+        if !is_nested_call(thread, stack) {
             begin_at(request, stack);
         }
     } else if is(Mark::Begin) {
@@ -294,7 +294,7 @@ pub(crate) extern "C" fn on_mark(frame: &mut SavedRegisters) {
 
 /// True if the call that began the thread's request is still in progress below the present one: on the same
 /// stack, with its return address in place.
-fn goes_on(thread: &keep::Thread, stack: u64) -> bool {
+fn is_nested_call(thread: &thread_table::Thread, stack: u64) -> bool {
     let request = &thread.request;
     let outermost = request.stack.load(Ordering::Relaxed);
     request.begun.load(Ordering::Relaxed) != 0
@@ -310,7 +310,7 @@ fn goes_on(thread: &keep::Thread, stack: u64) -> bool {
 /// Begins a request, with the call whose return address is at `stack`, or with none (0).
 fn begin_at(request: &Request, stack: u64) {
     if request.begun.load(Ordering::Relaxed) != 0 {
-        tell(offset_of!(Requests, left));
+        count_event(offset_of!(Requests, left));
     }
     let back: u64 = if stack == 0 {
         0
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_requests() {
+    fn descriptors_other_than_sockets_have_no_requests() {
         let (_alone, table, words) = alone();
         let file = 0;
         forget(table, file, file);

@@ -35,7 +35,7 @@ pub(crate) fn sample(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
-    control::look_after_child();
+    control::start_in_forked_child();
     let timed = if frame.arguments[2] == 0 { 0 } else { TIMED };
     write(frame, slots, site, timed);
 }
@@ -44,11 +44,11 @@ pub(crate) fn sample(frame: &SavedRegisters) {
 pub(crate) fn record(frame: &SavedRegisters) {
     let slots = slots_of(frame, Entry::Record);
     let burst = word32(slots + core::mem::offset_of!(Slots, burst));
-    let left = burst.load(Ordering::Relaxed);
-    if left != 0 && left != u32::MAX {
-        burst.store(left - 1, Ordering::Relaxed);
+    let accesses_left = burst.load(Ordering::Relaxed);
+    if accesses_left != 0 && accesses_left != u32::MAX {
+        burst.store(accesses_left - 1, Ordering::Relaxed);
     }
-    control::look_after_child();
+    control::start_in_forked_child();
     write(frame, slots, frame.arguments[0] as u32, BURST);
 }
 
@@ -69,10 +69,10 @@ fn rearm(slots: usize, site: u32) {
     let probe: Probe = unsafe { memory::get(place) };
     // SAFETY: the slots lie before the probes.
     let usual: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, period)) };
-    let done = i64::from(probe.armed) - i64::from(probe.countdown);
-    let done = probe.done.wrapping_add_signed(done);
-    let left = probe.left.saturating_sub(1);
-    let armed = match (probe.period, left) {
+    let counted = i64::from(probe.armed) - i64::from(probe.countdown);
+    let counted = probe.done.wrapping_add_signed(counted);
+    let samples_left = probe.left.saturating_sub(1);
+    let armed = match (probe.period, samples_left) {
         (0, _) => interval(usual, assembly::time_stamp() ^ place as u64),
         // Enough samples were taken: the probe only counts from now on.
         (_, 0) => i32::MAX,
@@ -81,9 +81,9 @@ fn rearm(slots: usize, site: u32) {
     // The launcher's word is not written. A count that another thread makes meanwhile may be lost, which
     // the format permits.
     // SAFETY: as above.
-    unsafe { memory::put(place + core::mem::offset_of!(Probe, left), left) };
+    unsafe { memory::put(place + core::mem::offset_of!(Probe, left), samples_left) };
     // SAFETY: as above.
-    unsafe { memory::put(place + core::mem::offset_of!(Probe, done), done) };
+    unsafe { memory::put(place + core::mem::offset_of!(Probe, done), counted) };
     // In one store: a reader between two stores would compute a wrong count.
     let pair = u64::from(armed as u32) << 32 | u64::from(armed as u32);
     // SAFETY: as above; `countdown` and `armed` are the first eight bytes.

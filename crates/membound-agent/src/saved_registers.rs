@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN};
 
-use crate::alone;
+use crate::single_thread;
 
 /// Registers that a stub saved, lowest address first, and what the trampoline had pushed above them.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl SavedRegisters {
     }
 
     /// The system call that the trampoline asks about.
-    pub(crate) const fn call(&self) -> alone::Call {
-        alone::Call {
+    pub(crate) const fn call(&self) -> single_thread::Call {
+        single_thread::Call {
             number: self.rax as usize,
             arguments: self.call_arguments(),
         }

@@ -26,7 +26,7 @@ use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
 use crate::{control, memory, own_signals, own_thread, scheduler, trap};
 
 use end::{finish, leave};
-use table::{ALL, Request, Scavenger, TAKEN, USED, own};
+use table::{ALL, RESERVED, Request, Scavenger, USED, own};
 
 /// Bytes of the agent's stack on a home thread, used before the scavenger has its own.
 const OWN_STACK_BYTES: usize = 64 << 10;
@@ -87,7 +87,7 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
             let free =
                 scavenger
                     .thread
-                    .compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
+                    .compare_exchange(0, RESERVED, Ordering::AcqRel, Ordering::Relaxed);
             free.is_ok()
         })
         .ok_or_else(|| Failure::new(Errno::ENOSPC, Refusal::NoThread))?;
@@ -147,7 +147,7 @@ fn prepare(scavenger: &'static Scavenger, request: Request) -> Result<Entered, E
     };
     // Before any other mapping is made near them: patches must lie within reach of their text.
     for image in [Some(&executable), loader.as_ref()].into_iter().flatten() {
-        tell_of_text(image.span);
+        report_text(image.span);
     }
     descriptors(&strings)?;
     set_aside(scavenger, request)?;
@@ -227,7 +227,7 @@ fn set_aside(scavenger: &Scavenger, request: Request) -> Result<(), Errno> {
 }
 
 /// Reports text to the launcher that a scavenger has mapped and does not execute yet.
-fn tell_of_text(span: [u64; 2]) {
+fn report_text(span: [u64; 2]) {
     if page::control_page().is_some() {
         // Without a launcher the text has no yields, and the scavenger runs on its home thread.
         let _ = control::converse(Event::Scavenger, span);
@@ -236,7 +236,7 @@ fn tell_of_text(span: [u64; 2]) {
 
 /// Handles the signal that ends scavengers, unless a run queue has this one, which will send it home.
 pub(crate) fn on_end() {
-    if let Some(scavenger) = own().filter(|scavenger| scavenger.home_thread.stays_home()) {
+    if let Some(scavenger) = own().filter(|scavenger| scavenger.home_thread.keep_at_home()) {
         leave(scavenger);
     }
 }
@@ -246,7 +246,7 @@ pub(crate) fn on_end() {
 pub(crate) enum Heard {
     /// The signal is not for a scavenger.
     No,
-    /// The scavenger goes on with the registers as they are now.
+    /// The scavenger continues with the registers as they are now.
     Yes,
     /// The handler continues at this address: the scavenger has left this thread.
     Left(u64),
@@ -263,12 +263,12 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
         PendingRequest::Die(signal as u32)
     };
     // Signals that a process has sent (`code` not positive) are for the program.
-    let left = if code > 0 {
+    let resume = if code > 0 {
         scheduler::leave::on_trap(arrived, pending_request)
     } else {
         scheduler::leave::on_signal(arrived)
     };
-    if let Some(go_on) = left {
+    if let Some(go_on) = resume {
         return Heard::Left(go_on);
     }
     // Such a signal may arrive at any thread, and is for the program.
@@ -278,7 +278,7 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     if calls {
         // The call may wait for any time, and must still be ended by SIGSYS.
         sys::set_mask(!own_signals::mask(&[own_signals::SYS]));
-        calls::make(scavenger, registers, tell_of_text);
+        calls::make(scavenger, registers, report_text);
         return Heard::Yes;
     }
     finish(scavenger, ScavengerProcessState::Killed, signal as u32)
@@ -286,5 +286,5 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
 
 /// Makes the system call in `registers` for the scavenger of the calling home thread.
 fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
-    calls::make(scavenger, registers, tell_of_text);
+    calls::make(scavenger, registers, report_text);
 }

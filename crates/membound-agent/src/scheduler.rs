@@ -1,17 +1,18 @@
 //! The scheduler: it lets scavengers run at the yields of the program's threads.
 //!
 //! A thread gets a [`ThreadSlot`] at its first yield that matters. Scavengers that are parked at a
-//! yield of their own lie ready on their home threads (`home_thread`). A thread takes as many as its run
+//! yield of their own are ready on their home threads (`home_thread`). A thread takes as many as its run
 //! queue has room for when an `owner` of 0 makes it enter the agent; no other thread changes its ring. The
 //! one exception is the monitor thread (`monitor`): under the slot's lock it may take the contexts of a
 //! thread that the kernel has blocked or that has ended. `leave` handles what descheduled a scavenger in the
 //! middle of its time slice: a system call, a fault, a signal to the program.
 //!
-//! `handover` defines what a home thread and run queues share of a scavenger, and `home_threads` does what
-//! concerns all home threads; `admission` says whether scavengers may run now, and `page` is the control page.
+//! `handover` defines the state of a scavenger that its home thread and run queues share, and `home_threads`
+//! does what concerns all home threads; `admission` decides whether scavengers may run now, and `page` is the
+//! control page.
 //! `thread_slot` defines thread slots and contexts, `ring` decides which contexts enter a ring, and `timing`
 //! times slices. See [`membound_wire::RunQueue`] for the order in which yields read and write. Times are
-//! nanoseconds, or ticks of the time stamp counter where a name says so.
+//! nanoseconds, or ticks of the time stamp counter where a name contains the word.
 
 mod admission;
 mod alternate;
@@ -48,10 +49,10 @@ use crate::failure::Failure;
 use crate::saved_registers::SavedRegisters;
 use crate::scavenger::table;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch};
-use crate::{assembly, auxiliary, listen, own_signals, own_thread, shut_in, trap};
+use crate::{assembly, auxiliary, listen, own_signals, own_thread, syscall_filter, trap};
 
 use admission::Phase;
-use page::{CONTROL_PAGE, POOL, PROCESS, here, tell};
+use page::{CONTROL_PAGE, POOL, PROCESS, add_to_counter, has_run_queues};
 use ring::{YIELDED, announce_room};
 pub(crate) use thread_slot::{Context, ThreadSlot};
 use thread_slot::{MAX_THREAD_SLOTS, Use, take_slot};
@@ -72,7 +73,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     pool.wipe_on_fork().map_err(refused)?;
     CONTROL_PAGE.store(command.address as usize, Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
-    // Last: `here` reads the pool first, and then relies on the others.
+    // Last: `has_run_queues` reads the pool first, and then relies on the others.
     POOL.store(pool.keep(), Ordering::Release);
     trap::install(&own_signals::OF_CHANGES)?;
     let _quiet = Quiet::new();
@@ -95,7 +96,7 @@ fn bases_are_ours() -> bool {
 pub(crate) fn phase() -> Phase {
     if POOL.load(Ordering::Acquire) == 0 {
         return Phase {
-            lets_in: false,
+            are_admitted: false,
             since: 0,
         };
     }
@@ -116,7 +117,7 @@ fn adopt(thread: u32) -> Result<&'static ThreadSlot, Errno> {
     slot.owner.store(fs, Ordering::Release);
     slot.used.store(Use::Thread as u32, Ordering::Release);
     slot.locked(|| slot.refill());
-    tell(offset_of!(ControlPage, adopted), 1);
+    add_to_counter(offset_of!(ControlPage, adopted), 1);
     announce_room();
     Ok(slot)
 }
@@ -124,12 +125,12 @@ fn adopt(thread: u32) -> Result<&'static ThreadSlot, Errno> {
 /// [`membound_wire::Entry::Yield`]: a yield whose run queue belongs to another thread, or that was asked to
 /// enter.
 pub(crate) extern "C" fn on_yield(_: &mut SavedRegisters) {
-    let Some(slot) = ThreadSlot::of_thread().filter(|_| !shut_in::shut_in()) else {
+    let Some(slot) = ThreadSlot::of_thread().filter(|_| !syscall_filter::may_apply()) else {
         return;
     };
     let quiet = Quiet::new();
     // A child of `vfork` runs in its parent's memory with the parent's bases.
-    if !here() {
+    if !has_run_queues() {
         return;
     }
     let blocks_needed_signals = blocked_signals::blocks_needed_signals(quiet.before());
@@ -193,7 +194,7 @@ pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
     slot.interrupt_change();
     slot.on_mask(mask());
     slot.alternate.outlive(context);
-    if alternate::holds(context) {
+    if alternate::contains_frame(context) {
         slot.ask_at_once();
     }
 }

@@ -95,10 +95,10 @@ fn marked_stub_of(handler: u64, marks: u64) -> Option<u64> {
         return None;
     }
     for (index, slot) in HANDLERS.iter().enumerate() {
-        let taken = slot
+        let current_owner = slot
             .compare_exchange(0, handler | marks, Ordering::AcqRel, Ordering::Acquire)
             .err();
-        if taken.is_none_or(|owner| owner == handler | marks) {
+        if current_owner.is_none_or(|owner| owner == handler | marks) {
             return Some(stub_address(index));
         }
     }

@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn the_stack_of_this_thread_holds_its_variables() {
-        let here = 0_u64;
-        let place = (&raw const here) as u64;
+        let variable = 0_u64;
+        let place = (&raw const variable) as u64;
         let stack = holding(place);
         assert!(stack.low <= place && place + 8 <= stack.high);
         assert!(stack.high - stack.low > PAGE);

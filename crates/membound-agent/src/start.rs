@@ -2,7 +2,7 @@
 //! environment, and lets the launcher do its work.
 //!
 //! The loader runs this as an initialiser, the first of all (`-z initfirst`). glibc passes arguments, musl
-//! does not, so the initial stack is found by symbols. On any error the program goes on as if nothing had
+//! does not, so the initial stack is found by symbols. On any error the program continues as if nothing had
 //! been preloaded.
 
 use core::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ extern "C" fn begin() {
         // The launcher knows what it could not do; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
         if page::control_page().is_some() {
-            home_threads::stand_back();
+            home_threads::lower_priorities();
         }
     }
 }
@@ -126,9 +126,9 @@ impl Environment {
     /// `own` bytes of the value of `preload` name the agent and what had to precede it.
     fn hide(&self, preload: usize, own: usize) {
         let text = self.text(preload);
-        let rest = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();
-        let alone = rest.is_empty();
-        if let Some(users) = rest.get(1..) {
+        let users_part = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();
+        let alone = users_part.is_empty();
+        if let Some(users) = users_part.get(1..) {
             let pointer = self.pointer(preload);
             for (at, &byte) in users.iter().chain([0].iter()).enumerate() {
                 // SAFETY: the shorter value is moved down inside the old string's room, byte
@@ -136,24 +136,24 @@ impl Environment {
                 unsafe { memory::put(pointer + LD_PRELOAD.len() + at, byte) };
             }
         }
-        let mut kept = 0;
+        let mut kept_count = 0;
         for slot in 0..self.count {
             let text = self.text(slot);
             let ours = value_of(text, CONTROL_VARIABLE).is_some()
                 || value_of(text, PADDING_VARIABLE).is_some()
                 || (slot == preload && alone);
             if !ours {
-                self.set_pointer(kept, self.pointer(slot));
-                kept += 1;
+                self.set_pointer(kept_count, self.pointer(slot));
+                kept_count += 1;
             }
         }
         // Some runtimes expect the auxiliary vector right behind the null pointer. It cannot move, since
         // the loader remembers its address; entries to be ignored (`AT_IGNORE`) fill the gap if an even
         // number of pointers was removed, which launcher and agent ensure.
-        let gap = self.count - kept;
-        self.set_pointer(kept, 0);
-        let mut slot = kept + 1;
-        while slot < kept + gap {
+        let gap = self.count - kept_count;
+        self.set_pointer(kept_count, 0);
+        let mut slot = kept_count + 1;
+        while slot < kept_count + gap {
             self.set_pointer(slot, AT_IGNORE as usize);
             self.set_pointer(slot + 1, 0);
             slot += 2;

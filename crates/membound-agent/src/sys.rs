@@ -359,7 +359,7 @@ pub(crate) fn register_barrier() -> Result<(), Errno> {
     membarrier(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
 }
 
-/// Serialises every core that runs the process: none goes on with instructions that it fetched before.
+/// Serialises every core that runs the process: none continues with instructions that it fetched before.
 pub(crate) fn barrier() -> Result<(), Errno> {
     const PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
     membarrier(PRIVATE_EXPEDITED_SYNC_CORE)

@@ -125,7 +125,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// A thread that executes the text must be able to go on with the new bytes.
+    /// A thread that executes the text must be able to continue with the new bytes.
     unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let written = unsafe { sys::write_all_at(&self.0, bytes, address) };
@@ -300,7 +300,7 @@ impl<'a> Edits<'a> {
     ///
     /// # Safety
     ///
-    /// A thread that executes the text must be able to go on with the bytes that `change` writes.
+    /// A thread that executes the text must be able to continue with the bytes that `change` writes.
     pub(crate) unsafe fn write(
         &mut self,
         part: (usize, usize),
@@ -357,8 +357,8 @@ fn put_mark(marks: &mut [u8], index: usize, mark: Mark) {
 
 fn mark_of(group: &[u8], edit: &TextEdit) -> Mark {
     let length = usize::from(edit.length);
-    let stands = group.get(..length) == edit.old.get(..length);
-    match stands {
+    let is_as_expected = group.get(..length) == edit.old.get(..length);
+    match is_as_expected {
         true if fingerprint(group) == edit.fingerprint => Mark::Wanted,
         true => Mark::Standing,
         false => Mark::Differs,
@@ -417,7 +417,11 @@ mod tests {
     use super::*;
 
     /// Edits of groups of seven bytes at these addresses, and the resulting marks.
-    fn left_out<const N: usize>(addresses: [u64; N], target: u64, marks: [Mark; N]) -> [u8; N] {
+    fn excluded_marks<const N: usize>(
+        addresses: [u64; N],
+        target: u64,
+        marks: [Mark; N],
+    ) -> [u8; N] {
         let get = |index: usize| {
             let address = *addresses.get(index)?;
             Some(TextEdit {
@@ -434,28 +438,28 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_through_bytes_that_stay_is_not_put_in() {
+    fn a_group_over_unchanged_edits_is_not_installed() {
         use Mark::{Differs, Wanted};
         // The first two lead on through the next; the last stands alone.
-        let found = left_out([0, 5, 10, 20], 0x9000, [Wanted, Wanted, Differs, Wanted]);
+        let found = excluded_marks([0, 5, 10, 20], 0x9000, [Wanted, Wanted, Differs, Wanted]);
         assert_eq!(
             found,
             [Differs, Differs, Differs, Wanted].map(|mark| mark as u8)
         );
-        let found = left_out([0, 5, 12], 0x9000, [Differs, Wanted, Wanted]);
+        let found = excluded_marks([0, 5, 12], 0x9000, [Differs, Wanted, Wanted]);
         assert_eq!(found, [Differs, Wanted, Wanted].map(|mark| mark as u8));
     }
 
     #[test]
-    fn what_stands_keeps_what_it_leads_through() {
+    fn an_installed_group_keeps_the_edits_below_it() {
         use Mark::{Differs, Standing, Wanted};
-        let found = left_out([0, 5, 10, 20], 0, [Standing, Wanted, Wanted, Wanted]);
+        let found = excluded_marks([0, 5, 10, 20], 0, [Standing, Wanted, Wanted, Wanted]);
         assert_eq!(
             found,
             [Standing, Standing, Standing, Wanted].map(|mark| mark as u8)
         );
         // An edit that is not installed leads nowhere.
-        let found = left_out([0, 5], 0, [Differs, Wanted]);
+        let found = excluded_marks([0, 5], 0, [Differs, Wanted]);
         assert_eq!(found, [Differs, Wanted].map(|mark| mark as u8));
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -
     // SAFETY: it is the `siginfo_t` that the kernel passed with a signal that a process has sent.
     unsafe { memory::put(information + CODE_OFFSET, sys::SI_QUEUE) };
     let (mut blocking, mut ready) = (None, None);
-    let seen = each(&mut room, |thread| {
+    let visited = each(&mut room, |thread| {
         if ready.is_none() && !is_agents(thread) && !ended(thread) {
             let to = if blocks(thread, 1 << (signal - 1)) {
                 &mut blocking
@@ -47,7 +47,7 @@ pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -
         }
         Ok(())
     });
-    if seen.is_ok()
+    if visited.is_ok()
         && let Some(thread) = ready.or(blocking)
     {
         sys::send_again(thread, signal, information);
@@ -113,20 +113,20 @@ pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
 }
 
 /// Exit code for the process if no thread is left but membound's and those for which `beside` is true.
-pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
+pub(crate) fn exit_code_without_others(is_exempt: impl Fn(u32) -> bool) -> Option<u32> {
     let own = sys::thread();
     if !ended(sys::process()) {
         return None;
     }
     let mut room = room_for_threads().ok()?;
-    let mut others = false;
+    let mut any_other = false;
     each(&mut room, |thread| {
-        let is_own = thread == own || crate::listen::is_own(thread) || beside(thread);
-        others |= !is_own && thread != sys::process();
+        let is_own = thread == own || crate::listen::is_own(thread) || is_exempt(thread);
+        any_other |= !is_own && thread != sys::process();
         Ok(())
     })
     .ok()?;
-    if others {
+    if any_other {
         return None;
     }
     exit_code(sys::process())
@@ -150,7 +150,7 @@ pub(crate) fn state(thread: u32, process: u32) -> State {
         // With a system call: the thread talks to the launcher with all signals blocked, and may be waiting
         // for this very change to end. It restores its mask before it leaves the agent's text, which is
         // never changed. Without a system call: the kernel reads a page for the thread, which may be in a
-        // handler that has already decided where the thread goes on.
+        // handler that has already decided where the thread continues.
         State::Blocked(ip) if in_agent(ip) && text.starts_with(b"-1") => State::Running,
         State::Blocked(ip) if in_agent(ip) => state,
         State::Blocked(_) if blocks(thread, TRAPS) => State::BlocksTraps,
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_the_eighth_number_behind_a_name_that_may_hold_anything() {
+    fn faults_are_parsed_behind_any_name() {
         let text = b"17 (a) 1 (b) R 1 17 17 34816 17 4194304 4711 0 1 0 3 2 0 0 20 0\n";
         assert_eq!(minor_faults_in(text), Some(4711));
         for text in [&b"17 (a) R 1"[..], b"", b"17 (a"] {
@@ -338,14 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_read_out_of_the_status() {
+    fn an_exit_code_is_parsed() {
         assert_eq!(exit_code_in(b"7 (a b) Z 1 7 7 0 0 1792\n"), Some(7));
         assert_eq!(exit_code_in(b"7 (a b) Z 1 7 7 0 0 0\n"), Some(0));
         assert_eq!(exit_code_in(b""), None);
     }
 
     #[test]
-    fn the_kernels_words_on_a_thread_are_understood() {
+    fn the_state_of_a_thread_is_parsed() {
         assert_eq!(blocked(b"running\n"), State::Running);
         assert_eq!(
             blocked(b"202 0x7f 0x80 0x0 0x0 0x0 0x0 0x7ffe 0x401122\n"),

@@ -16,7 +16,7 @@ use crate::signal_frame::{REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::timers::{self, Ring, Use};
 use crate::unwind::{Begin, Registers as UnwindRegisters, Stack, Walk};
-use crate::{areas, assembly, beliefs, memory, stand};
+use crate::{areas, assembly, beliefs, memory, original_state};
 
 /// Most words of a sample.
 const MAX_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
@@ -93,7 +93,7 @@ unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
     }
     again(place, registers);
     // SAFETY: the context is the kernel's.
-    unsafe { stand::leave_overwritten_text(context) };
+    unsafe { original_state::leave_overwritten_text(context) };
 }
 
 /// Makes a thread repeat the system call that a signal of the agent has interrupted. The kernel restores
@@ -110,7 +110,7 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let now = sys::thread_cpu_ns();
     let heartbeat = ring.word32(core::mem::offset_of!(TickRing, heartbeat));
     let heartbeat_ns = ring.word64(core::mem::offset_of!(TickRing, heartbeat_ns));
-    if !timers::wanted(heartbeat, heartbeat_ns, now) {
+    if !timers::is_poll_due(heartbeat, heartbeat_ns, now) {
         timers::delete(ring);
         return;
     }
@@ -121,8 +121,8 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     };
     let clock = ring.word64(core::mem::offset_of!(TickRing, clock_ns));
     let weight = now.saturating_sub(clock.swap(now, Ordering::Relaxed));
-    let stand = stand::stand(signal, state);
-    let mut original = stand.map_or(*state, |stand| stand.original);
+    let interrupted = original_state::find(signal, state);
+    let mut original = interrupted.map_or(*state, |interrupted| interrupted.original);
     // SAFETY: the room has that many words behind the head, and the launcher reads none before `publish`.
     let callers = unsafe {
         core::slice::from_raw_parts_mut(room.word(TICK_HEAD_WORDS) as *mut u64, TICK_DEPTH)
@@ -131,12 +131,13 @@ fn sample(ring: Ring, signal: u64, state: &State) {
     let [low, high] = assembly::own_range();
     let own = (low..high).contains(&original.ip);
     if own {
-        // Inside the agent, only the callers tell for which code it runs.
+        // Inside the agent, only the callers show for which code it runs.
         original.ip = callers.first().copied().filter(|_| depth > 0).unwrap_or(0);
         callers.copy_within(1.., 0);
         depth = depth.saturating_sub(1);
     }
-    let inside = own || stand.is_some_and(|stand| stand.is_beside(state.ip));
+    let inside =
+        own || interrupted.is_some_and(|interrupted| interrupted.is_in_added_code(state.ip));
     let head = TickHead {
         words: (TICK_HEAD_WORDS + depth) as u16,
         flags: if inside { TickHead::INSIDE } else { 0 },
@@ -323,7 +324,7 @@ fn is_genuine(state: &State) -> bool {
 /// Makes the thread repeat the system call that this signal has ended, if its number is known.
 ///
 /// A CPU timer expires while its thread runs, so the call has waited for next to nothing. The exception is
-/// a thread that was woken for nothing and was about to go on waiting: if it gave a duration and not a
+/// a thread that was woken for nothing and was about to continue waiting: if it gave a duration and not a
 /// point in time, it waits that much longer.
 fn make_again(place: usize, mut registers: Registers, state: &State) {
     const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);

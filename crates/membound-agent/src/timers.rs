@@ -2,7 +2,7 @@
 //! of their own.
 //!
 //! The kernel lets any thread of a process make a timer on another thread's CPU clock. So the control
-//! thread polls for new threads ([`look`]), and the program's threads need not do anything. A forked child
+//! thread polls for new threads ([`poll`]), and the program's threads need not do anything. A forked child
 //! has no control thread; it makes its own timer when it starts (see `children`).
 //!
 //! The signal is one of the highest that the program does not use. The program does not see it (`masks` and
@@ -141,9 +141,9 @@ pub(crate) fn begin(command: &Command, quiet: &mut Quiet, handler: u64) -> Resul
 /// are used.
 fn choose(blocked: u64, handler: u64) -> Option<u32> {
     let all = || (LAST..=FIRST).rev().chain([62, 63, 64]);
-    let taken = RETIRED.load(Ordering::Acquire) | USED.load(Ordering::Acquire);
+    let in_use = RETIRED.load(Ordering::Acquire) | USED.load(Ordering::Acquire);
     let free = |signal: &u32| {
-        taken & bit(*signal) == 0
+        in_use & bit(*signal) == 0
             && disposition(u64::from(*signal), None)
                 .is_some_and(|found| found.handler == Disposition::DEFAULT.handler)
     };
@@ -244,7 +244,7 @@ pub(crate) fn ring_of_thread(thread: u32) -> Option<Ring> {
 fn claim(thread: u32) -> Option<Ring> {
     let count = rings();
     let start = (thread as usize).checked_rem(count)?;
-    let taken = (start..count)
+    let claimed = (start..count)
         .chain(0..start)
         .filter_map(ring)
         .find(|ring| {
@@ -252,23 +252,23 @@ fn claim(thread: u32) -> Option<Ring> {
                 .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         })?;
-    taken.timer().store(NO_TIMER, Ordering::Relaxed);
+    claimed.timer().store(NO_TIMER, Ordering::Relaxed);
     for offset in [
         core::mem::offset_of!(TickRing, clock_ns),
         core::mem::offset_of!(TickRing, heartbeat_ns),
         core::mem::offset_of!(TickRing, returned),
     ] {
-        taken.word64(offset).store(0, Ordering::Relaxed);
+        claimed.word64(offset).store(0, Ordering::Relaxed);
     }
-    if let Some(owner) = THREADS.get(taken.index) {
+    if let Some(owner) = THREADS.get(claimed.index) {
         owner.store(thread, Ordering::Release);
     }
-    Some(taken)
+    Some(claimed)
 }
 
 /// Gives a thread a ring and a timer.
 fn arm_new(thread: u32) -> Result<(), Errno> {
-    let done = claim(thread).ok_or(Errno::ENOSPC).and_then(|ring| {
+    let armed = claim(thread).ok_or(Errno::ENOSPC).and_then(|ring| {
         arm(ring, thread).inspect_err(|_| {
             if let Some(owner) = THREADS.get(ring.index) {
                 owner.store(0, Ordering::Relaxed);
@@ -276,13 +276,13 @@ fn arm_new(thread: u32) -> Result<(), Errno> {
             ring.owner().store(0, Ordering::Release);
         })
     });
-    if let Err(errno) = done {
+    if let Err(errno) = armed {
         // A thread that has ended meanwhile needs no timer.
         if sys::thread_exists(sys::process(), thread) {
             refuse(thread, errno.0);
         }
     }
-    done
+    armed
 }
 
 /// Makes and starts the timer of a thread that has a ring.
@@ -304,7 +304,7 @@ fn arm(ring: Ring, thread: u32) -> Result<(), Errno> {
     event[4] = thread;
     let mut timer = 0_u32;
     // SAFETY: event and identifier have the kernel's layout and outlive the call.
-    let made = unsafe {
+    let created = unsafe {
         call(
             TIMER_CREATE,
             [
@@ -317,7 +317,7 @@ fn arm(ring: Ring, thread: u32) -> Result<(), Errno> {
             ],
         )
     };
-    check(made)?;
+    check(created)?;
     ring.timer().store(timer, Ordering::Relaxed);
     let period = PERIOD_NS.load(Ordering::Relaxed);
     let (seconds, nanoseconds) = (period / 1_000_000_000, period % 1_000_000_000);
@@ -346,7 +346,7 @@ pub(crate) fn delete(ring: Ring) {
 const NO_TIMER: u32 = u32::MAX;
 
 /// True if the timer still runs: that of a thread that has ended does not.
-fn runs(ring: Ring) -> bool {
+fn is_timer_running(ring: Ring) -> bool {
     let mut times = [0_u64; 4];
     let timer = ring.timer().load(Ordering::Relaxed);
     if timer == NO_TIMER {
@@ -376,10 +376,10 @@ fn refuse(thread: u32, errno: u32) {
         ) else {
             return;
         };
-        let known = name.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
-        match known {
+        let exchanged = name.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
+        match exchanged {
             Ok(_) => return number.store(errno, Ordering::Release),
-            Err(known) if known == thread => return,
+            Err(named) if named == thread => return,
             Err(_) => {}
         }
     }
@@ -388,7 +388,7 @@ fn refuse(thread: u32, errno: u32) {
 /// True if timers are to run: the launcher has not stopped them and has not been silent for [`SILENCE_NS`].
 /// `heartbeat` and `last_ns` keep the launcher's last heartbeat and when the caller saw it, by the clock of
 /// `now_ns`.
-pub(crate) fn wanted(heartbeat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
+pub(crate) fn is_poll_due(heartbeat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
     let (Some(stopped), Some(launchers)) = (
         set_word(core::mem::offset_of!(TickSet, stopped)),
         set_word(core::mem::offset_of!(TickSet, heartbeat)),
@@ -405,10 +405,10 @@ pub(crate) fn wanted(heartbeat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) ->
 
 /// Poll of the control thread: finds new threads, and frees the rings of those that have ended. Returns the
 /// nanoseconds until the next poll; `None`: no more polls.
-pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
+pub(crate) fn poll(room: &mut Scratch) -> Option<u64> {
     let stopped = set_word(core::mem::offset_of!(TickSet, stopped))?;
-    tell_own_time();
-    if !active() || !wanted(&HEARTBEAT, &HEARTBEAT_NS, sys::monotonic_ns()) {
+    report_own_time();
+    if !active() || !is_poll_due(&HEARTBEAT, &HEARTBEAT_NS, sys::monotonic_ns()) {
         disarm_all();
         let over = !active() || stopped.load(Ordering::Relaxed) != 0;
         return (!over).then_some(SILENT_LAUNCHER_POLL_INTERVAL_NS);
@@ -417,14 +417,14 @@ pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
         arm_all_anew();
     }
     let count = sys::threads();
-    let looks = POLLS.fetch_add(1, Ordering::Relaxed);
-    if COUNT.swap(count, Ordering::Relaxed) != count || looks.is_multiple_of(SCANS_PER_FULL_SCAN) {
-        compare(room);
+    let polls = POLLS.fetch_add(1, Ordering::Relaxed);
+    if COUNT.swap(count, Ordering::Relaxed) != count || polls.is_multiple_of(SCANS_PER_FULL_SCAN) {
+        update_rings(room);
     }
     Some(THREAD_SCAN_INTERVAL_NS)
 }
 
-fn tell_own_time() {
+fn report_own_time() {
     let now = sys::thread_cpu_ns();
     let new = now.saturating_sub(OWN_NS.swap(now, Ordering::Relaxed));
     let set = SET.load(Ordering::Acquire);
@@ -434,9 +434,9 @@ fn tell_own_time() {
 }
 
 /// Compares the process's threads with those that have timers.
-fn compare(room: &mut Scratch) {
-    for seen in FOUND.iter().take(rings()) {
-        seen.store(false, Ordering::Relaxed);
+fn update_rings(room: &mut Scratch) {
+    for found in FOUND.iter().take(rings()) {
+        found.store(false, Ordering::Relaxed);
     }
     let listed = threads::each(room, |thread| {
         if listen::is_own(thread) {
@@ -447,8 +447,8 @@ fn compare(room: &mut Scratch) {
             // `arm_new` reports an error to the launcher.
             None => arm_new(thread).ok().and_then(|()| ring_of_thread(thread)),
         };
-        if let Some(seen) = ring.and_then(|ring| FOUND.get(ring.index)) {
-            seen.store(true, Ordering::Relaxed);
+        if let Some(found) = ring.and_then(|ring| FOUND.get(ring.index)) {
+            found.store(true, Ordering::Relaxed);
         }
         Ok(())
     });
@@ -460,18 +460,18 @@ fn compare(room: &mut Scratch) {
         (probe + PROBED).checked_rem(rings()).unwrap_or(0),
         Ordering::Relaxed,
     );
-    for (index, (owner, seen)) in THREADS.iter().zip(&FOUND).enumerate().take(rings()) {
+    for (index, (owner, found)) in THREADS.iter().zip(&FOUND).enumerate().take(rings()) {
         if owner.load(Ordering::Relaxed) == 0 {
             continue;
         }
         let Some(ring) = ring(index) else { continue };
-        let gone = !seen.load(Ordering::Relaxed);
-        if gone {
+        let has_ended = !found.load(Ordering::Relaxed);
+        if has_ended {
             beliefs::forget(owner.load(Ordering::Relaxed));
         }
         // Another thread may have got the number meanwhile; the timer of the old one has stopped.
-        let changed = (probe..probe + PROBED).contains(&index) && !runs(ring);
-        if gone || changed {
+        let changed = (probe..probe + PROBED).contains(&index) && !is_timer_running(ring);
+        if has_ended || changed {
             drop_ring(ring);
         }
     }
@@ -548,7 +548,7 @@ pub(crate) fn give_up(signal: u64, how: Use, handler: u64) {
     for (ring, _) in mine() {
         delete(ring);
     }
-    if listen::is_here() {
+    if listen::has_control_thread() {
         ANEW.store(true, Ordering::Release);
     } else {
         arm_all_anew();

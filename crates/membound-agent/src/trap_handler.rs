@@ -8,7 +8,8 @@ use crate::scavenger::{self, Heard, table};
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::trap::users;
 use crate::{
-    areas, beliefs, hold, memory, quiesce, scheduler, signal_stubs, stand, sys, threads, tick,
+    areas, beliefs, memory, original_state, quiesce, scheduler, signal_stubs, sys, threads, tick,
+    trial,
 };
 
 const NODEFER: u64 = 0x4000_0000;
@@ -66,7 +67,7 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let go_on = unsafe { respond(signal, information, context) };
     if go_on == 0 {
         // SAFETY: as above.
-        unsafe { stand::leave_overwritten_text(context) };
+        unsafe { original_state::leave_overwritten_text(context) };
     }
     go_on
 }
@@ -107,8 +108,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
             Heard::Left(go_on) => return go_on,
         }
     }
-    if signal == CALL && scheduler::finish::is_over() {
-        // First the scavenger goes home; its thread is then called once more.
+    if signal == CALL && scheduler::finish::has_program_ended() {
+        // First the scavenger returns to its home thread; the program's thread is then called once more.
         match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
             None => {
@@ -132,8 +133,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
         quiesce::answer(mask, registers.rip);
         Some(registers.rip)
-    } else if signal == CALL && hold::is_call(code, process, value) {
-        hold::stand(&registers.state());
+    } else if signal == CALL && trial::is_call(code, process, value) {
+        trial::report_and_wait(&registers.state());
         Some(registers.rip)
     } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))
@@ -168,7 +169,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
     0
 }
 
-/// Address at which a thread goes on that met an `int3` at `ip`; `None` if the `int3` is the program's own.
+/// Address at which a thread continues that met an `int3` at `ip`; `None` if the `int3` is the program's own.
 fn after_int3(ip: u64) -> Option<u64> {
     if let Some(trampoline) = areas::entrance(ip) {
         return Some(trampoline);

@@ -78,15 +78,15 @@ fn snapshot(slot: &Slot) -> Option<ModuleText> {
 }
 
 /// Changes a slot, unless another thread does so now or it is not `wanted`.
-fn change(slot: &Slot, module: ModuleText, wanted: impl Fn(&Slot) -> bool) -> bool {
+fn change(slot: &Slot, module: ModuleText, is_eligible: impl Fn(&Slot) -> bool) -> bool {
     let version = slot.version.load(Ordering::Acquire);
-    if version & 1 != 0 || !wanted(slot) {
+    if version & 1 != 0 || !is_eligible(slot) {
         return false;
     }
-    let taken =
+    let claim =
         slot.version
             .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed);
-    if taken.is_err() {
+    if claim.is_err() {
         return false;
     }
     // Keeps the stores of the fields behind the odd version.
@@ -431,11 +431,11 @@ mod tests {
         const TEXT: u64 = 0x7777_0000_0000;
         let stack_rule = UnwindRule::new(UnwindKind::Stack, 16, CallersFrame::Same);
         let frame_rule = UnwindRule::new(UnwindKind::Frame, 16, CallersFrame::Below(16));
-        let kept_rule = UnwindRule::new(UnwindKind::Kept, -8, CallersFrame::AtFrame);
+        let saved_rule = UnwindRule::new(UnwindKind::Kept, -8, CallersFrame::AtFrame);
         let table = Table::of([
             (0x100, stack_rule),
             (0x200, frame_rule),
-            (0x300, kept_rule),
+            (0x300, saved_rule),
             (0x400, UnwindRule::SIGNAL),
             (0x500, stack_rule),
             (0x600, UnwindRule::STOP),
@@ -496,7 +496,7 @@ mod tests {
             1
         );
         // Only a frame that the bounds cut off asks for more: one without a caller does not,
-        // however far the stack goes on above it.
+        // however far the stack continues above it.
         let mut walk = Walk::new(begin, Begin::Instruction, short);
         assert!(walk.step().is_some() && walk.beyond().is_none());
         assert_eq!((walk.step(), walk.beyond()), (None, Some(at(5))));

@@ -98,7 +98,7 @@ pub(crate) fn number(begin: &Registers, stack: Stack) -> Option<u32> {
 }
 
 /// Caches the chain with this number, whose return addresses are at `slots`.
-pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
+pub(crate) fn store(begin: &Registers, slots: &[u64], addresses: &[u64], number: u32) {
     let Some(entry) = entry_of(begin).filter(|_| slots.len() <= MAX_CACHED_CHAIN) else {
         return;
     };
@@ -106,11 +106,11 @@ pub(crate) fn keep(begin: &Registers, slots: &[u64], addresses: &[u64], number: 
     if version & 1 != 0 {
         return;
     }
-    let taken =
+    let claimed =
         entry
             .version
             .compare_exchange(version, version | 1, Ordering::Acquire, Ordering::Relaxed);
-    if taken.is_err() {
+    if claimed.is_err() {
         return;
     }
     // Keeps the stores below behind the odd version.
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_is_known_while_its_return_addresses_lie_where_they_did() {
+    fn a_cached_chain_is_found_while_its_return_addresses_are_in_place() {
         let mut words = [0_u64; 16];
         let base = words.as_ptr() as u64;
         let at = |index: usize| base + index as u64 * 8;
@@ -155,7 +155,7 @@ mod tests {
         words[9] = 0xbbbb;
         core::hint::black_box(&words);
         assert_eq!(number(&begin, stack), None);
-        keep(&begin, &[at(3), at(9)], &[0xaaaa, 0xbbbb], 42);
+        store(&begin, &[at(3), at(9)], &[0xaaaa, 0xbbbb], 42);
         assert_eq!(number(&begin, stack), Some(42));
         let others = [
             Registers { bp: 8, ..begin },
@@ -178,7 +178,7 @@ mod tests {
         forget();
         assert_eq!(number(&begin, stack), None, "numbers of another memory");
         let long = [at(3); MAX_CACHED_CHAIN + 1];
-        keep(&begin, &long, &[0xaaaa; MAX_CACHED_CHAIN + 1], 43);
+        store(&begin, &long, &[0xaaaa; MAX_CACHED_CHAIN + 1], 43);
         assert_eq!(number(&begin, stack), None, "too long to be kept");
     }
 }

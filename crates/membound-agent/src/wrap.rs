@@ -2,7 +2,7 @@
 //!
 //! Most calls of allocating and freeing functions pass after a few instructions, with two registers saved:
 //! allocations below a certain size whose bytes do not use up the thread's [`countdown`], and frees of
-//! blocks that were not reported, according to the filter of [`told_blocks`]. The rest of this text is
+//! blocks that were not reported, according to the filter of [`reported_blocks`]. The rest of this text is
 //! about the other calls.
 //!
 //! A trampoline jumps here with all registers as the caller left them except r11, which is on the stack.
@@ -26,7 +26,7 @@ pub(crate) mod zones;
 use frame::{Course, WrapFrame};
 
 use crate::vectors::{restore_vectors, save_vectors};
-use crate::{allocations, countdown, memory, requests, told_blocks};
+use crate::{allocations, countdown, memory, reported_blocks, requests};
 
 /// Label at which a zone begins.
 macro_rules! zone {
@@ -261,11 +261,11 @@ global_asm!(
     spread = const countdown::SPREAD,
     spread_shift = const countdown::SPREAD_SHIFT,
     countdowns_at = sym countdown::COUNTDOWNS_AT,
-    filter_shift = const told_blocks::FILTER_SHIFT,
-    filter_mask = const told_blocks::FILTER_BYTES - 1,
-    filter_at = sym told_blocks::FILTER_AT,
-    coarse_mask = const told_blocks::COARSE_BYTES - 1,
-    coarse_at = sym told_blocks::COARSE_AT,
+    filter_shift = const reported_blocks::FILTER_SHIFT,
+    filter_mask = const reported_blocks::FILTER_BYTES - 1,
+    filter_at = sym reported_blocks::FILTER_AT,
+    coarse_mask = const reported_blocks::COARSE_BYTES - 1,
+    coarse_at = sym reported_blocks::COARSE_AT,
 );
 
 /// Runs before the original.

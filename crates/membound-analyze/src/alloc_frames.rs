@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_libraries_are_told_by_where_they_lie() {
+    fn library_files_are_recognised_by_their_directory() {
         for path in [
             "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/alloc/src/alloc.rs",
             "/home/a/.rustup/toolchains/x/lib/rustlib/src/rust/library/core/src/sync/atomic.rs",

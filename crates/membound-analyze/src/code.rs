@@ -60,9 +60,9 @@ pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
     let sums = by_frame(context, |frame| places.line_of(frame));
     let rows = sums.into_iter().map(|(id, sum)| {
         let place = places.line(id);
-        let known = stands_in.get(&id);
-        let function = known.and_then(|(functions, _)| most(functions));
-        let module = known.and_then(|(_, modules)| most(modules));
+        let weights = stands_in.get(&id);
+        let function = weights.and_then(|(functions, _)| most(functions));
+        let module = weights.and_then(|(_, modules)| most(modules));
         CodeRow {
             name: place.name.clone(),
             function: function.unwrap_or(place.function.as_str()).to_owned(),

@@ -139,7 +139,7 @@ impl<'a> Columns<'a> {
             .map(|run| {
                 let profile = self.profiles[run];
                 let share = group.rows[run].map_or_else(
-                    || Observation::unseen(profile),
+                    || Observation::without_row(profile),
                     |share| Observation::of_row(share, profile),
                 );
                 share.scaled(profile.time.cpu_s)
@@ -177,12 +177,12 @@ fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
                 .collect::<Option<_>>()?;
             let (reference, now) = (stalls.first()?, stalls.last()?);
             let change_s = now.mean - reference.mean;
-            let seen =
+            let has_rows =
                 |column: &Range<usize>| group.rows[column.clone()].iter().any(Option::is_some);
             Some(RunChange {
                 significant: is_change(reference, now) && change_s.abs() >= MIN_CHANGE * cpu_s,
                 stall_s: (columns.columns.iter().zip(&stalls))
-                    .map(|(column, stall)| seen(column).then(|| stall.figure()))
+                    .map(|(column, stall)| has_rows(column).then(|| stall.figure()))
                     .collect(),
                 change_s,
                 group: group.kind.to_owned(),
@@ -273,12 +273,12 @@ fn summary(
         percent(after.mean)
     );
     sentences.push(if is_change(&before, &after) {
-        let way = if after.mean < before.mean {
+        let direction = if after.mean < before.mean {
             "Less"
         } else {
             "More"
         };
-        format!("{way} of the CPU time waits for memory: {shares}.")
+        format!("{direction} of the CPU time waits for memory: {shares}.")
     } else {
         format!("As much of the CPU time waits for memory ({shares}: the same within noise).")
     });
@@ -303,13 +303,13 @@ fn summary(
         .or_else(|| changes.iter().find(|change| change.significant));
     match largest {
         Some(change) => {
-            let way = if change.change_s < 0.0 {
+            let direction = if change.change_s < 0.0 {
                 "less"
             } else {
                 "more"
             };
             sentences.push(format!(
-                "The largest change: {:.3} s {way} stalled on {} {}.",
+                "The largest change: {:.3} s {direction} stalled on {} {}.",
                 change.change_s.abs(),
                 change.group,
                 change.name

@@ -8,12 +8,12 @@ use crate::groups::Groups;
 use crate::machine::Machine;
 use crate::parts::Parts;
 use crate::places::Places;
+use crate::recorded_accesses::{self, RecordedAccesses};
 use crate::sharing::ContendedLines;
 use crate::sites::{self, SiteCost};
 use crate::span::Span;
 use crate::tally::{PlainTime, Tally, Waits};
 use crate::time::Times;
-use crate::touches::{self, RecordedAccesses};
 
 /// Data that all views of a run are computed from.
 pub(crate) struct Context<'a> {
@@ -130,7 +130,7 @@ fn part_of_accesses(
         // Consecutive accesses mostly belong to the same part.
         let mut last = None;
         for (position, access) in touches.of(site) {
-            let key = (access.thread, touches::group_of(access, groups));
+            let key = (access.thread, recorded_accesses::group_of(access, groups));
             let part = match last {
                 Some((of, part)) if of == key => part,
                 _ => parts.find(site, key.0, key.1).map(|part| part as u32),

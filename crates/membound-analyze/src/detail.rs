@@ -47,15 +47,15 @@ fn draw(at: f64, amounts: impl Iterator<Item = f64> + Clone) -> Option<usize> {
     if sum <= 0.0 {
         return None;
     }
-    let mut left = at * sum;
+    let mut remaining = at * sum;
     let mut last = None;
     for (index, amount) in amounts.enumerate() {
         if amount > 0.0 {
             last = Some(index);
-            if left < amount {
+            if remaining < amount {
                 return last;
             }
-            left -= amount;
+            remaining -= amount;
         }
     }
     last
@@ -270,8 +270,8 @@ impl<'a> Chains<'a> {
 
     /// Functions of `frame`, innermost first: index of the first in `frames`, and their number.
     fn expand(&mut self, frame: FrameId) -> (u32, u32) {
-        if let Some(known) = self.expanded[frame.index()] {
-            return known;
+        if let Some(ancestor) = self.expanded[frame.index()] {
+            return ancestor;
         }
         let places = &self.context.places;
         let place = self.context.run.frames[frame.index()];

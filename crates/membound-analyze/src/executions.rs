@@ -168,8 +168,8 @@ impl Strata {
         let around: Vec<Vec<Stratum>> =
             run.sites.iter().map(|site| strata_of(site.frame)).collect();
         let of_site: Vec<Stratum> = around.iter().map(|strata| strata[0]).collect();
-        let wanted: BTreeSet<Stratum> = of_site.iter().copied().collect();
-        let mut known: FxHashMap<FrameId, Vec<Stratum>> = FxHashMap::default();
+        let strata_of_sites: BTreeSet<Stratum> = of_site.iter().copied().collect();
+        let mut strata_by_frame: FxHashMap<FrameId, Vec<Stratum>> = FxHashMap::default();
         let mut patched: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
         let mut plain: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
         let (mut all_plain, mut all_patched) = (Vec::new(), Vec::new());
@@ -190,9 +190,9 @@ impl Strata {
                 (&mut plain, &mut all_plain)
             };
             all.push(at);
-            let strata = known.entry(frame).or_insert_with(|| {
+            let strata = strata_by_frame.entry(frame).or_insert_with(|| {
                 let strata = strata_of(frame).into_iter();
-                strata.filter(|it| wanted.contains(it)).collect()
+                strata.filter(|it| strata_of_sites.contains(it)).collect()
             });
             for stratum in strata {
                 series.entry(*stratum).or_default().push(at);
@@ -266,7 +266,7 @@ impl Rate {
         if typical > 0.0 {
             for window in windows.iter().filter(|window| window.ns > 0.0) {
                 let apart = window.count / window.ns / typical - 1.0;
-                // A long window tells more about the typical rate than a short one.
+                // A long window determines the typical rate better than a short one.
                 let weight = window.ns / ns;
                 squares += weight * apart * apart * windows.len() as f64;
                 number += 1.0;
@@ -451,17 +451,17 @@ impl<'a> OfSite<'a> {
         }
         let counted = self.counted_inside();
         let rated: f64 = self.windows.iter().map(|window| window.count as f64).sum();
-        let seen: Vec<WindowSamples> = self
+        let window_samples: Vec<WindowSamples> = self
             .windows
             .iter()
             .map(|window| self.samples_of(window))
             .collect();
-        let sum = |part: fn(&WindowSamples) -> u64| seen.iter().map(part).sum::<u64>();
+        let sum = |part: fn(&WindowSamples) -> u64| window_samples.iter().map(part).sum::<u64>();
         let (mine, all) = (sum(|it| it.mine), sum(|it| it.all));
         let (mine_patched, all_patched) = (sum(|it| it.mine_patched), sum(|it| it.all_patched));
         let outside = self.outside();
         if rated == 0.0 {
-            // A count of 0 in the windows says nothing about code that executed only at other times.
+            // A count of 0 in the windows is no evidence about code that executed only at other times.
             let never = waited_ns == 0 && mine + mine_patched >= MIN_WINDOWS_IN_STRATUM;
             let over = outside.ns == 0.0;
             return (never || over).then(|| exactly(0.0));
@@ -481,13 +481,13 @@ impl<'a> OfSite<'a> {
         let rated: Vec<Rated> = self
             .windows
             .iter()
-            .zip(&seen)
-            .map(|(window, seen)| {
+            .zip(&window_samples)
+            .map(|(window, window_samples)| {
                 let (part, of) = share(
-                    seen.mine,
-                    seen.mine_patched,
-                    seen.all,
-                    seen.all_patched,
+                    window_samples.mine,
+                    window_samples.mine_patched,
+                    window_samples.all,
+                    window_samples.all_patched,
                     usual,
                 );
                 let share = (part / of).clamp(0.0, 1.0);
@@ -631,8 +631,8 @@ mod tests {
         assert!((all.count - 1000.0).abs() < 1e-9);
         assert!(all.low < 900.0 && all.low > 500.0, "{all:?}");
         // More windows that agree narrow the interval.
-        let many: Vec<Rated> = (0..50).map(|_| rated(2.0, 2.0)).collect();
-        let surer = Rate::of(&many).extended(100.0, NOTHING_PATCHED);
+        let many_rates: Vec<Rated> = (0..50).map(|_| rated(2.0, 2.0)).collect();
+        let surer = Rate::of(&many_rates).extended(100.0, NOTHING_PATCHED);
         assert!(surer.low > all.low && surer.high < all.high);
         // Windows that disagree widen it.
         let differing: Vec<Rated> = (0..50)

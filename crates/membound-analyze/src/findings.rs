@@ -87,8 +87,8 @@ pub(crate) fn findings(
         .any(|(_, insight)| insight.kind == InsightKind::Bandwidth);
     if is_streaming && verdict.kind == InsightKind::MemoryBound {
         // Prefetchers serve a bandwidth-bound stream from near caches, so the level that served an access
-        // does not tell what to do.
-        verdict.advice = "It is bandwidth that is waited for: see that finding.".to_owned();
+        // suggests no remedy.
+        verdict.advice = "The program waits for bandwidth: see that finding.".to_owned();
     }
     let found = found.into_iter().map(|(_, insight)| insight);
     let contention: f64 = (profile.false_sharing.iter())
@@ -98,7 +98,7 @@ pub(crate) fn findings(
     let is_contended = contention > 0.0 && contention >= profile.memory_bound.fraction / 2.0;
     if is_contended && verdict.kind == InsightKind::MemoryBound {
         // The line that threads contend for explains more than advice about a level.
-        verdict.advice = "Mend the sharing first, then profile again.".to_owned();
+        verdict.advice = "Remove the sharing first, then profile again.".to_owned();
     }
     // A verdict that was explained already, or that there is little to do, comes last.
     if is_contended || verdict.kind == InsightKind::NotMemoryBound {
@@ -121,39 +121,40 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
         percent(bound.low).trim_end_matches(" %"),
         percent(bound.high),
     );
-    let much = thresholds.memory_bound.max(thresholds.not_memory_bound);
+    let threshold = thresholds.memory_bound.max(thresholds.not_memory_bound);
     // Time of unknown cause must not pass as computing.
-    if bound.unseen > bound.fraction && bound.high > much {
+    if bound.unseen > bound.fraction && bound.high > threshold {
         return Insight {
             kind: InsightKind::MemoryBound,
             text: format!(
                 "Between {} and {} of CPU time waits for memory: {} was spent in code that \
-                 cannot be looked into ({}).",
+                 cannot be decoded ({}).",
                 percent(bound.low).trim_end_matches(" %"),
                 percent(bound.high),
                 percent(bound.unseen),
                 reasons(profile),
             ),
-            advice: "To tell what that code waits for, time the same work on data that fits the \
+            advice:
+                "To find out what that code waits for, time the same work on data that fits the \
                      second cache."
-                .to_owned(),
+                    .to_owned(),
             predicted_gain: None,
             threshold: format!(
                 "more CPU time in such code than is known to wait, and perhaps more than {}",
-                percent(much)
+                percent(threshold)
             ),
         };
     }
-    if bound.fraction < thresholds.not_memory_bound && bound.high > much {
+    if bound.fraction < thresholds.not_memory_bound && bound.high > threshold {
         return Insight {
             kind: InsightKind::MemoryBound,
             text: format!(
-                "Between {} and {} of CPU time waits for memory: this run cannot tell whether \
+                "Between {} and {} of CPU time waits for memory: this run does not show whether \
                  that matters.",
                 percent(bound.low).trim_end_matches(" %"),
                 percent(bound.high)
             ),
-            advice: "Let the program run longer, or the machine do less beside it.".to_owned(),
+            advice: "Let the program run longer, or run fewer other programs.".to_owned(),
             predicted_gain: None,
             threshold: format!(
                 "less than {} of CPU time, and perhaps more than {}",
@@ -195,14 +196,14 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
         ("DRAM", bound.dram),
         (remote, bound.remote),
     ];
-    let known: f64 = levels.iter().map(|(_, share)| share).sum();
+    let total: f64 = levels.iter().map(|(_, share)| share).sum();
     let (mut level, share) =
         levels.into_iter().fold(
             ("", 0.0),
             |most, level| if level.1 > most.1 { level } else { most },
         );
     let mut text = format!("{interval} waits for memory");
-    if share < known / 2.0 || share <= bound.unknown {
+    if share < total / 2.0 || share <= bound.unknown {
         level = "";
     } else {
         text.push_str(&format!(", {} for {level}", percent(share)));
@@ -225,7 +226,7 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
     text.push_str(sentence);
     if bound.unseen >= thresholds.row_stall {
         text.push_str(&format!(
-            " Another {} was spent in code that cannot be looked into ({}).",
+            " Another {} was spent in code that cannot be decoded ({}).",
             percent(bound.unseen),
             reasons(profile)
         ));
@@ -330,9 +331,9 @@ fn hot_object(
         .code
         .first()
         .map_or_else(String::new, |line| format!(", most of it at {}", line.name));
-    let many = object.blocks > 1;
+    let several = object.blocks > 1;
     let small = object.size_bytes <= 4096;
-    let blocks = if many {
+    let blocks = if several {
         format!(" ({} blocks)", count(object.blocks))
     } else {
         String::new()
@@ -340,7 +341,7 @@ fn hot_object(
     let levels = &object.share.levels;
     let near = levels.l1 + levels.l2 + levels.l3 > object.share.stall_fraction / 2.0;
     let transferred = levels.remote > object.share.stall_fraction / 2.0;
-    let advice = match (many && small, !near) {
+    let advice = match (several && small, !near) {
         _ if transferred => {
             "Threads take its lines from each other's caches: give each thread data of its own, \
              on lines of its own."

@@ -1,7 +1,7 @@
 //! Gates: conditions under which a comparison of runs fails.
 //!
-//! An [`Expression`] says what is guarded; [`judge`] compares two sides of runs with it. [`crate::spread`]
-//! gives the figure of a side with its error; [`decide()`] tests it against a limit.
+//! An [`Expression`] names the guarded quantity; [`judge`] compares two sides of runs with it.
+//! [`crate::spread`] gives the figure of a side with its error; [`decide()`] tests it against a limit.
 
 mod decide;
 mod error;
@@ -190,7 +190,7 @@ fn sentence(gate: &Gate) -> String {
     };
     let end = match (gate.verdict, gate.runs_needed) {
         (GateVerdict::Undecided, Some(runs)) => {
-            format!(": may be more or less than is allowed; {runs} runs a side would tell")
+            format!(": may be above or below the limit; {runs} runs a side would decide")
         }
         (GateVerdict::Undecided, None) => {
             ": close to the limit, or too unsteady for any number of runs".to_owned()

@@ -62,7 +62,7 @@ impl Groups {
     pub(crate) fn new(run: &RunData, places: &Places<'_>) -> Self {
         let chains = chains(run, places);
         let mut groups = vec![Group::new(ObjectKind::Unknown, None)];
-        let mut known: FxHashMap<GroupKey<'_>, GroupId> = FxHashMap::default();
+        let mut ids_by_key: FxHashMap<GroupKey<'_>, GroupId> = FxHashMap::default();
         let mut by_chain: FxHashMap<ChainId, Vec<GroupId>> = FxHashMap::default();
         let mut of_object = Vec::with_capacity(run.objects.len());
         for (index, object) in run.objects.iter().enumerate() {
@@ -89,7 +89,7 @@ impl Groups {
                 }
                 (kind, _) => GroupKey::Named(kind, &object.name),
             };
-            let group = *known.entry(key).or_insert_with(|| {
+            let group = *ids_by_key.entry(key).or_insert_with(|| {
                 let id = GroupId(groups.len() as u32);
                 groups.push(Group::new(object.kind, object.stack));
                 if let GroupKey::Chain(_, chain) = key {
@@ -106,7 +106,7 @@ impl Groups {
             let kind = live_kind(live);
             of_live.entry((kind, live.stack)).or_insert_with(|| {
                 let chain = chains[live.stack.index()];
-                *known
+                *ids_by_key
                     .entry(GroupKey::Chain(kind, chain))
                     .or_insert_with(|| {
                         let id = GroupId(groups.len() as u32);
@@ -120,7 +120,7 @@ impl Groups {
             .into_iter()
             .map(|(kind, chain, stack)| {
                 let key = GroupKey::Chain(kind, chain);
-                *known.entry(key).or_insert_with(|| {
+                *ids_by_key.entry(key).or_insert_with(|| {
                     let id = GroupId(groups.len() as u32);
                     groups.push(Group::new(kind, Some(stack)));
                     by_chain.entry(chain).or_default().push(id);
@@ -147,7 +147,7 @@ impl Groups {
                 }
             }
         }
-        let lost_events = crate::missing::count(run, "objects");
+        let lost_events = crate::lost_records::count(run, "objects");
         // A lost event may have been a block of any group that has an allocating call chain.
         for group in &mut groups {
             group.count_what_was_seen(run);
@@ -231,27 +231,27 @@ fn is_mapping(function: &str) -> bool {
 }
 
 /// What the reader sees of a function in a chain: its name, file and line.
-type Look<'a> = (&'a str, Option<&'a str>, Option<u32>);
+type NamedLocation<'a> = (&'a str, Option<&'a str>, Option<u32>);
 
 /// Chain identity of each stack, by [`StackId`]. Two calls in one source line count as one place, and so do
 /// copies of a line that the compiler made.
 fn chains(run: &RunData, places: &Places<'_>) -> Vec<ChainId> {
-    let mut frames: FxHashMap<Vec<Look<'_>>, u32> = FxHashMap::default();
+    let mut frames: FxHashMap<Vec<NamedLocation<'_>>, u32> = FxHashMap::default();
     let frame_ids: Vec<u32> = (0..run.frames.len() as u32)
         .map(|index| {
-            let looks: Vec<_> = places
+            let locations: Vec<_> = places
                 .locations(FrameId(index))
                 .filter(|at| !at.function.is_empty())
                 .map(|at| (at.function.as_str(), at.file.as_deref(), at.line))
                 .collect();
-            let nameable = looks.iter().any(|(_, _, line)| line.is_some());
+            let nameable = locations.iter().any(|(_, _, line)| line.is_some());
             if !nameable {
-                // Only the address tells such frames apart. They get even identities, named frames odd
+                // Only the address distinguishes such frames. They get even identities, named frames odd
                 // ones, so that the two kinds never collide.
                 return index << 1;
             }
             let next = frames.len() as u32;
-            (*frames.entry(looks).or_insert(next) << 1) | 1
+            (*frames.entry(locations).or_insert(next) << 1) | 1
         })
         .collect();
     let mut chains: FxHashMap<(Option<ChainId>, u32), ChainId> = FxHashMap::default();

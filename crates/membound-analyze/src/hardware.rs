@@ -1,7 +1,7 @@
 //! Accesses that the processor sampled itself (imported runs).
 //!
 //! Each access is measured on its own: level and latency come from the processor. An access counts with the
-//! number of events that it represents. Such samples do not tell which share of the time the accesses cost.
+//! number of events that it represents. Such samples do not show which share of the time the accesses cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId};
 use membound_types::{Missing, NotMeasured, Overhead, StopCount};
 
-use crate::missing;
+use crate::lost_records;
 
 /// Converts nanoseconds to seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
@@ -63,9 +63,9 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
                 changes: *changes,
             })
             .collect(),
-        lost_samples: missing::count(run, "samples"),
-        lost_accesses: missing::count(run, "latencies"),
-        lost_allocations: missing::count(run, "objects"),
+        lost_samples: lost_records::count(run, "samples"),
+        lost_accesses: lost_records::count(run, "latencies"),
+        lost_allocations: lost_records::count(run, "objects"),
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
     missing
 }
 
-/// Share of the time at timed accesses before the first is timed, above which the report says so.
+/// Share of the time at timed accesses before the first is timed, above which the report mentions it.
 const MAX_UNREPORTED_EARLY_SHARE: f64 = 0.25;
 
 /// Reports that accesses were not timed in the first part of the run.

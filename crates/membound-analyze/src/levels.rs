@@ -44,8 +44,8 @@ pub(crate) fn levels(context: &Context<'_>) -> Levels {
             .iter()
             .filter_map(|level| context.machine.latency_ns(*level))
             .reduce(f64::min);
-        let seen = share.is_some_and(|share| share > 0.0);
-        if stall_ns <= 0.0 && !seen && (latency_ns.is_none() || first == Served::Unknown) {
+        let has_accesses = share.is_some_and(|share| share > 0.0);
+        if stall_ns <= 0.0 && !has_accesses && (latency_ns.is_none() || first == Served::Unknown) {
             continue;
         }
         for level in of_row {

@@ -162,7 +162,7 @@ impl<'a> Machine<'a> {
             .levels
             .iter()
             .find(|level| Served::of(&level.name) == served)?;
-        let fits = |point: &&membound_types::BandwidthPoint| match &point.level {
+        let is_of_level = |point: &&membound_types::BandwidthPoint| match &point.level {
             Some(name) => Served::of(name) == served,
             None => level.kind == LevelKind::Memory && level.size_bytes.is_none(),
         };
@@ -170,7 +170,7 @@ impl<'a> Machine<'a> {
             points
                 .iter()
                 .filter(|point| point.kernel == BandwidthKernel::Read && point.threads == threads)
-                .filter(fits)
+                .filter(is_of_level)
                 .map(|point| point.gb_s)
                 .reduce(f64::max)
         };

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-/// Shortens each of `paths` to its last components, as few as tell all of them apart.
+/// Shortens each of `paths` to its last components, as few as distinguish all of them.
 pub(crate) fn short_paths<'a>(
     paths: impl IntoIterator<Item = &'a str>,
 ) -> FxHashMap<&'a str, &'a str> {
     let mut by_name: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
-    let mut seen = FxHashMap::default();
+    let mut short = FxHashMap::default();
     for path in paths {
-        if seen.insert(path, path).is_none() {
+        if short.insert(path, path).is_none() {
             by_name.entry(tail(path, 1)).or_default().push(path);
         }
     }
@@ -26,10 +26,10 @@ pub(crate) fn short_paths<'a>(
                     .count()
                     == 1
             });
-            seen.insert(path, unique.unwrap_or(path));
+            short.insert(path, unique.unwrap_or(path));
         }
     }
-    seen
+    short
 }
 
 /// The last `count` components of `path`.
@@ -109,13 +109,13 @@ pub(crate) fn nanoseconds(ns: f64) -> String {
 
 /// Lists at most `most` of `parts`: `a`, `a and b`, `a, b and c`; then the number of the others.
 pub(crate) fn list(parts: &[String], most: usize) -> String {
-    let others = parts.len().saturating_sub(most);
+    let remaining = parts.len().saturating_sub(most);
     let shown: Vec<&str> = parts.iter().take(most).map(String::as_str).collect();
-    match (shown.as_slice(), others) {
+    match (shown.as_slice(), remaining) {
         ([], _) => String::new(),
         ([only], 0) => (*only).to_owned(),
         ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
-        (all, others) => format!("{} and {others} more", all.join(", ")),
+        (all, remaining) => format!("{} and {remaining} more", all.join(", ")),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::groups::{GroupId, Groups};
 use crate::names;
 use crate::places::LineId;
-use crate::touches;
+use crate::recorded_accesses;
 
 /// Size of the pages whose node is queried: the kernel's base page on x86-64.
 const PAGE_BYTES: u64 = 4096;
@@ -287,7 +287,7 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
             let sighting = Sighting {
                 from: node_of_cpu(run, access.cpu)?,
                 to: page?,
-                group: touches::group_of(access, &context.groups),
+                group: recorded_accesses::group_of(access, &context.groups),
                 line: context.places.line_of(run.sites[access.site.index()].frame),
                 weight: context.touches.weight(index) * factors[access.site.index()],
                 window: 0,
@@ -332,8 +332,8 @@ pub(crate) fn nodes(run: &RunData) -> usize {
     let of_pages = run.pages.iter().map(|page| page.node);
     let of_accesses = run.accesses.iter().filter_map(|access| access.node);
     let highest = of_cpus.chain(of_pages).chain(of_accesses).max();
-    let seen = usize::from(highest.unwrap_or(0)) + 1;
-    seen.max(run.meta.nodes as usize)
+    let count = usize::from(highest.unwrap_or(0)) + 1;
+    count.max(run.meta.nodes as usize)
 }
 
 pub(crate) fn node_of_cpu(run: &RunData, cpu: Option<u16>) -> Option<u16> {
@@ -346,13 +346,13 @@ fn factors(context: &Context<'_>) -> Vec<f64> {
         .zip(&context.costs)
         .map(|(index, cost)| {
             let site = membound_run::SiteId(index);
-            let seen: f64 = context
+            let represented: f64 = context
                 .touches
                 .of(site)
                 .map(|(index, _)| context.touches.weight(index))
                 .sum();
             match cost.executed {
-                Some(executed) if seen > 0.0 => executed.count / seen,
+                Some(executed) if represented > 0.0 => executed.count / represented,
                 _ => 1.0,
             }
         })
@@ -399,16 +399,16 @@ fn initialized(context: &Context<'_>) -> FxHashMap<GroupId, Initialized> {
     let run = context.run;
     let mut first: FxHashMap<GroupId, Initialized> = FxHashMap::default();
     for access in run.accesses.iter().filter(|access| access.store) {
-        let group = touches::group_of(access, &context.groups);
+        let group = recorded_accesses::group_of(access, &context.groups);
         let line = context.places.line_of(run.sites[access.site.index()].frame);
-        let seen = Initialized {
+        let candidate = Initialized {
             thread: access.thread,
             line: Some(line),
             t_ns: access.t_ns,
         };
-        let entry = first.entry(group).or_insert(seen);
-        if (seen.t_ns, seen.thread) < (entry.t_ns, entry.thread) {
-            *entry = seen;
+        let entry = first.entry(group).or_insert(candidate);
+        if (candidate.t_ns, candidate.thread) < (entry.t_ns, entry.thread) {
+            *entry = candidate;
         }
     }
     first
@@ -444,7 +444,7 @@ fn advice(
         let object = context.groups.get(group).objects.first()?;
         run.objects[object.index()].thread
     };
-    let who = initialized.map(|first| {
+    let origin = initialized.map(|first| {
         let thread = &run.threads[first.thread.index()];
         let line = first.line.map(|line| &context.places.line(line).name);
         match line {
@@ -452,14 +452,14 @@ fn advice(
             None => format!(", written first by thread {}", thread.tid),
         }
     });
-    let who = who.or_else(|| {
+    let origin = origin.or_else(|| {
         let thread = &run.threads[allocator()?.index()];
         Some(format!(", allocated by thread {}", thread.tid))
     });
-    let where_it_lies = format!(
+    let placement = format!(
         "Pages of {name} lie on node {}{}, and threads on node {} use them",
         numbers(&pages),
-        who.unwrap_or_default(),
+        origin.unwrap_or_default(),
         numbers(&users),
     );
     let what = if users.len() > 1 && pages.len() == 1 {
@@ -470,7 +470,7 @@ fn advice(
     } else {
         "let each thread work on the part whose pages lie on its own node"
     };
-    format!("{where_it_lies}: {what}.")
+    format!("{placement}: {what}.")
 }
 
 /// Nodes of pages, for accesses whose own node was not queried.
@@ -499,11 +499,11 @@ impl Pages {
         let to = self
             .pages
             .partition_point(|&(of, at, ..)| (of, at) <= (process, page));
-        let asked = &self.pages[from..to];
-        let before = asked.partition_point(|&(_, _, at, _)| at <= t_ns);
+        let of_page = &self.pages[from..to];
+        let before = of_page.partition_point(|&(_, _, at, _)| at <= t_ns);
         let best = before
             .checked_sub(1)
-            .map_or_else(|| asked.first(), |index| asked.get(index));
+            .map_or_else(|| of_page.first(), |index| of_page.get(index));
         best.map(|&(.., node)| node)
     }
 }
@@ -514,7 +514,7 @@ mod tests {
 
     fn matrix(windows: &[(f64, f64)]) -> Matrix {
         let mut matrix = Matrix::new(2);
-        let seen = |window: usize, to: u16, weight: f64| Sighting {
+        let sighting = |window: usize, to: u16, weight: f64| Sighting {
             from: 0,
             to,
             group: Groups::UNKNOWN,
@@ -523,8 +523,8 @@ mod tests {
             window,
         };
         for (window, (local, remote)) in windows.iter().enumerate() {
-            matrix.add(&seen(window, 0, *local));
-            matrix.add(&seen(window, 1, *remote));
+            matrix.add(&sighting(window, 0, *local));
+            matrix.add(&sighting(window, 1, *remote));
         }
         matrix
     }
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_told_apart_by_the_pauses_between_them() {
+    fn windows_are_separated_by_pauses() {
         let at = |t_ms: u64| {
             let sighting = Sighting {
                 from: 0,

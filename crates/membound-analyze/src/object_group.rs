@@ -64,8 +64,8 @@ impl Group {
         // A recorded event represents this many blocks: the variance is the sum of weight · (weight − 1).
         let weight = 1.0 + variance / self.blocks.max(1) as f64;
         let lost = (self.lost_events as f64 * weight).ceil() as u64;
-        let seen = self.objects.len() as u64;
-        let low = self.blocks.saturating_sub(half_interval).max(seen);
+        let recorded = self.objects.len() as u64;
+        let low = self.blocks.saturating_sub(half_interval).max(recorded);
         let high = self
             .blocks
             .saturating_add(half_interval)

@@ -2,7 +2,7 @@
 //!
 //! A block is named after the line that allocated it: the innermost line that belongs neither to the
 //! allocator nor to a language's library. Where several chains share that line (a wrapper like `xmalloc`),
-//! the name adds the first caller that tells the chain from all others.
+//! the name adds the first caller that distinguishes the chain from all others.
 
 use membound_run::{ObjectKind, RunData};
 use rustc_hash::FxHashMap;
@@ -37,9 +37,9 @@ pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
             None => without_chain(run, places, group),
         };
     }
-    let mut seen: FxHashMap<String, u32> = FxHashMap::default();
+    let mut uses: FxHashMap<String, u32> = FxHashMap::default();
     for group in groups {
-        let count = seen.entry(group.name.clone()).or_default();
+        let count = uses.entry(group.name.clone()).or_default();
         *count += 1;
         if *count > 1 {
             group.name = format!("{} #{count}", group.name);
@@ -66,8 +66,8 @@ fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> V
         .collect()
 }
 
-/// For each chain, the index of the label that tells it from all others with the same first label; `None`
-/// if no label is needed or none suffices.
+/// For each chain, the index of the label that distinguishes it from all others with the same first label;
+/// `None` if no label is needed or none suffices.
 fn distinguishing_labels(chains: &[Vec<String>]) -> Vec<Option<usize>> {
     // Number each prefix of a chain: a prefix's number is found from the number of the prefix that is one
     // label shorter.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_begins_another_has_nothing_that_tells() {
+    fn a_chain_that_begins_another_has_no_distinguishing_caller() {
         check(
             &[&["x.c:1", "y.c:2"], &["x.c:1", "y.c:2", "m.c:1"]],
             &[None, Some(2)],

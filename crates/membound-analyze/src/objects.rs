@@ -10,8 +10,8 @@ use crate::allocation_chain::allocation_chain;
 use crate::context::Context;
 use crate::groups::{GroupId, Groups};
 use crate::places::LineId;
+use crate::recorded_accesses::Counts;
 use crate::rows;
-use crate::touches::Counts;
 
 /// Largest block whose offsets are listed one by one. A larger block is an array rather than a record of
 /// fields, and is listed by stretches.
@@ -226,14 +226,15 @@ fn divided(
 /// Fills in offsets from timer samples for objects without accesses from the latency sampler.
 fn sampled(context: &Context<'_>, sums: &mut BTreeMap<(GroupId, u64), OffsetSum>) {
     let run = context.run;
-    let seen: std::collections::BTreeSet<GroupId> = sums.keys().map(|(group, _)| *group).collect();
+    let with_accesses: std::collections::BTreeSet<GroupId> =
+        sums.keys().map(|(group, _)| *group).collect();
     let mut times: BTreeMap<(GroupId, u64), (u64, u64)> = BTreeMap::new();
     for sample in run.samples.iter().filter(|sample| sample.exact) {
         let (Some(object), Some(address)) = (sample.object, sample.address) else {
             continue;
         };
         let group = context.groups.of(object);
-        if group == Groups::UNKNOWN || seen.contains(&group) {
+        if group == Groups::UNKNOWN || with_accesses.contains(&group) {
             continue;
         }
         if let Some(place) = place(context, group, object, address) {

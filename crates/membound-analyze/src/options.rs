@@ -1,4 +1,4 @@
-//! Inputs of an analysis beside the run: selection, thresholds, sources, other machines.
+//! Inputs of an analysis besides the run: selection, thresholds, sources, other machines.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub enum Extent {
     Summary,
 }
 
-/// Inputs of an analysis beside the run.
+/// Inputs of an analysis besides the run.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// Machine profile that replaces the run's own for levels and latencies.

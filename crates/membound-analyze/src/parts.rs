@@ -9,9 +9,9 @@ use membound_run::{Access, RunData, SiteId, ThreadId};
 
 use crate::groups::{GroupId, Groups};
 use crate::machine::Machine;
+use crate::recorded_accesses::{AccessTotal, Counts, RecordedAccesses};
 use crate::sites::{self, SiteCost};
 use crate::tally::{SiteTime, Tally};
-use crate::touches::{AccessTotal, Counts, RecordedAccesses};
 
 /// Timed accesses from which on a site's stall is divided by their latencies instead of by samples.
 const MIN_TIMED_ACCESSES: u64 = 50;
@@ -95,7 +95,7 @@ impl Parts {
     /// Keeps the parts of threads for which `is_selected` is true, and reduces the cost of each site to
     /// theirs.
     pub(crate) fn keep(&mut self, is_selected: impl Fn(ThreadId) -> bool, costs: &mut [SiteCost]) {
-        let mut kept = Vec::new();
+        let mut kept_parts = Vec::new();
         let mut starts = vec![0];
         for (index, cost) in costs.iter_mut().enumerate() {
             let of_site = self.of(SiteId(index as u32));
@@ -108,14 +108,14 @@ impl Parts {
                 if let Some(count) = part.executions {
                     add_up(&mut executed, count);
                 }
-                kept.push(*part);
+                kept_parts.push(*part);
             }
             cost.stall = part_of(&cost.stall, time_ns, stall_ns, levels);
             cost.time_ns = time_ns;
             cost.executed = executed;
-            starts.push(kept.len() as u32);
+            starts.push(kept_parts.len() as u32);
         }
-        self.parts = kept;
+        self.parts = kept_parts;
         self.starts = starts;
     }
 
@@ -144,11 +144,11 @@ impl Parts {
         costs: &mut [SiteCost],
     ) {
         let mut users: BTreeMap<GroupId, (BTreeSet<ThreadId>, bool)> = BTreeMap::new();
-        let known = self
+        let of_known_objects = self
             .parts
             .iter()
             .filter(|part| part.group != Groups::UNKNOWN);
-        for part in known {
+        for part in of_known_objects {
             let user = users.entry(part.group).or_default();
             user.0.insert(part.thread);
             user.1 |= run.sites[part.site.index()].kind.stores();
@@ -157,10 +157,10 @@ impl Parts {
             let shared = users
                 .get(&part.group)
                 .is_some_and(|(threads, written)| threads.len() > 1 && *written);
-            let home = machine
+            let nearest_level = machine
                 .level_of(groups.get(part.group).total_bytes)
                 .filter(|_| shared);
-            let farther: &[Served] = match home {
+            let farther: &[Served] = match nearest_level {
                 Some(Served::L1) => &[Served::L3, Served::Dram],
                 Some(Served::L2) => &[Served::Dram],
                 _ => continue,
@@ -278,7 +278,7 @@ impl Division<'_> {
     fn divide(&self, parts: &mut Vec<Part>) {
         let threads = self.threads();
         let all = sum(&self.touched);
-        let seen = all.represented;
+        let all_represented = all.represented;
         let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
         // Threads with too few observations use the objects of the whole site.
         let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
@@ -302,10 +302,10 @@ impl Division<'_> {
                 0.0
             };
             let stall_ns = self.cost.stall.stall_ns.value * share;
-            let here = sum(thread.touched);
+            let thread_counts = sum(thread.touched);
             let executed = self.cost.executed.map(|executed| {
-                if seen > 0.0 {
-                    executed.count * here.represented / seen
+                if all_represented > 0.0 {
+                    executed.count * thread_counts.represented / all_represented
                 } else if all_time > 0.0 {
                     executed.count * time_ns / all_time
                 } else {
@@ -317,7 +317,7 @@ impl Division<'_> {
                 .iter()
                 .map(|touch| (touch.group, touch.counts))
                 .collect();
-            let counts: &[(GroupId, Counts)] = if here.number_timed >= MIN_TIMED_ACCESSES
+            let counts: &[(GroupId, Counts)] = if thread_counts.number_timed >= MIN_TIMED_ACCESSES
                 || all.number_timed < MIN_TIMED_ACCESSES
             {
                 &own
@@ -407,22 +407,22 @@ impl Division<'_> {
         let extra = |(group, share): &(GroupId, f64)| {
             (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share
         };
-        let wanted: f64 = shares.iter().map(extra).sum();
+        let missing_share: f64 = shares.iter().map(extra).sum();
         let unsampled =
             |(group, _): &&(GroupId, f64)| self.groups.get(*group).may_hold_unsampled_blocks();
-        let there: f64 = shares
+        let unknown_share: f64 = shares
             .iter()
             .filter(unsampled)
             .map(|(_, share)| share)
             .sum();
-        if wanted <= 0.0 || there <= 0.0 || !wanted.is_finite() {
+        if missing_share <= 0.0 || unknown_share <= 0.0 || !missing_share.is_finite() {
             return shares;
         }
-        let given = wanted.min(there);
+        let moved_share = missing_share.min(unknown_share);
         for entry in &mut shares {
-            let more = extra(entry) * given / wanted;
+            let more = extra(entry) * moved_share / missing_share;
             if unsampled(&&*entry) {
-                entry.1 *= (1.0 - given / there).max(0.0);
+                entry.1 *= (1.0 - moved_share / unknown_share).max(0.0);
             } else {
                 entry.1 += more;
             }
@@ -459,8 +459,8 @@ impl Division<'_> {
     /// Time of a thread at the site, in nanoseconds, beyond the cost of its executions as hits.
     fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
         let time_ns = thread.time_ns();
-        let enough = all.number >= MIN_TIMED_ACCESSES && all.represented > 0.0;
-        let Some(executed) = self.cost.executed.filter(|_| enough) else {
+        let suffices = all.number >= MIN_TIMED_ACCESSES && all.represented > 0.0;
+        let Some(executed) = self.cost.executed.filter(|_| suffices) else {
             return time_ns;
         };
         let count = executed.count * sum(thread.touched).represented / all.represented;
@@ -486,9 +486,9 @@ impl Division<'_> {
         executed: Option<f64>,
     ) -> Option<Vec<(GroupId, f64)>> {
         let by_known_group = |times: &[SiteTime]| {
-            let known = times.iter().filter(|cell| cell.group.is_some());
-            let samples: f64 = known.clone().map(|cell| cell.samples).sum();
-            let known_ns: f64 = known.map(|cell| cell.time_ns).sum();
+            let of_known_objects = times.iter().filter(|cell| cell.group.is_some());
+            let samples: f64 = of_known_objects.clone().map(|cell| cell.samples).sum();
+            let known_ns: f64 = of_known_objects.map(|cell| cell.time_ns).sum();
             let all_ns: f64 = times.iter().map(|cell| cell.time_ns).sum();
             (samples >= MIN_SAMPLES && known_ns >= MIN_KNOWN_TIME_SHARE * all_ns)
                 .then_some(known_ns)
@@ -528,10 +528,10 @@ impl Division<'_> {
             .or_else(|| normalized(pooled.to_vec()))
             .or(excess)
             .or_else(|| {
-                let seen = touched
+                let represented = touched
                     .iter()
                     .map(|(group, counts)| (*group, counts.represented));
-                normalized(seen.collect())
+                normalized(represented.collect())
             })
             .unwrap_or_else(|| vec![(Groups::UNKNOWN, 1.0)])
     }
@@ -599,7 +599,7 @@ impl Division<'_> {
             .into_iter()
             .filter_map(|(group, _)| {
                 let in_group = |_: u32, access: &Access| {
-                    crate::touches::group_of(access, self.groups) == group
+                    crate::recorded_accesses::group_of(access, self.groups) == group
                 };
                 let mixture = mixer.fit_timed(
                     &self.touches.histogram(self.site, in_group),
@@ -642,10 +642,10 @@ fn sampled(times: &[SiteTime]) -> Vec<(GroupId, f64)> {
 
 /// Divides executions by object: as accesses were observed, else as the stall divides.
 fn run_shares(touched: &[(GroupId, Counts)], stalls: &[(GroupId, f64)]) -> Vec<(GroupId, f64)> {
-    let seen = touched
+    let represented = touched
         .iter()
         .map(|(group, counts)| (*group, counts.represented));
-    normalized(seen.collect()).unwrap_or_else(|| stalls.to_vec())
+    normalized(represented.collect()).unwrap_or_else(|| stalls.to_vec())
 }
 
 /// Entry of `shares`, which are sorted by group, for `group`.

@@ -144,7 +144,7 @@ fn code_rows(positions: &HashMap<CodeKey<'_>, u32>, rows: Vec<CodeRow>) -> Vec<P
     }))
 }
 
-/// Rows that the whole also has, and that have counts or latencies beside their time.
+/// Rows of the whole run that have counts or latencies in addition to their time.
 fn placed(rows: impl Iterator<Item = (Option<u32>, Share)>) -> Vec<PeriodRow> {
     rows.filter_map(|(at, share)| Some(PeriodRow { row: at?, share }))
         .filter(|row| {

@@ -141,7 +141,7 @@ impl<'a> Places<'a> {
         module.map_or("", |module| &self.run.modules[module.index()].path)
     }
 
-    /// Shortest end of a source file's path that tells it from the others.
+    /// Shortest end of a source file's path that distinguishes it from the others.
     pub(crate) fn short_file<'s>(&self, file: &'s str) -> &'s str
     where
         'a: 's,

@@ -83,7 +83,7 @@ pub(crate) fn selected_part(
     })
 }
 
-/// Share of the time at untimed accesses in a selected span above which the report says so.
+/// Share of the time at untimed accesses in a selected span above which the report mentions it.
 const MAX_UNREPORTED_UNTIMED_SHARE: f64 = 0.1;
 
 /// Reports that accesses with much of the selected span's time were timed only at other times.

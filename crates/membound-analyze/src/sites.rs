@@ -13,11 +13,11 @@ use crate::groups::Groups;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
+use crate::recorded_accesses::{self, RecordedAccesses};
 use crate::served_share::served_share;
 use crate::sharing::ContendedLines;
 use crate::tally::Tally;
 use crate::time::Times;
-use crate::touches::{self, RecordedAccesses};
 use crate::work;
 
 /// Most accesses of one thread that are searched for a regular advance.
@@ -122,7 +122,7 @@ pub(crate) fn costs(
             let mixture = fit(&|_| true);
             let contended = contended_lines.contended(id);
             // Latencies of contended accesses are excluded from the fit of the others.
-            let rest = contended.map(|_| fit(&|position| !contended_lines.has(position)));
+            let uncontended = contended.map(|_| fit(&|position| !contended_lines.has(position)));
             let stall = Stall::of(
                 &Evidence {
                     access_kind: access_kind(site.kind),
@@ -135,14 +135,14 @@ pub(crate) fn costs(
                         0.0
                     },
                     executed,
-                    mixture: rest.as_ref().unwrap_or(&mixture).as_ref(),
+                    mixture: uncontended.as_ref().unwrap_or(&mixture).as_ref(),
                     stream,
                     contended,
                     work: works[index],
                 },
                 &machine.costs,
             );
-            let timed = rest.as_ref().unwrap_or(&mixture).as_ref();
+            let timed = uncontended.as_ref().unwrap_or(&mixture).as_ref();
             let uncontended = contended.map_or(1.0, |contended| (1.0 - contended.share).max(0.0));
             SiteCost {
                 stall,
@@ -262,7 +262,7 @@ fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64
     if advance.turns >= MIN_TURNS {
         return advance.span_bytes;
     }
-    let of_object = |access: &&Access| match touches::group_of(access, groups) {
+    let of_object = |access: &&Access| match recorded_accesses::group_of(access, groups) {
         Groups::UNKNOWN => 0,
         group => groups.get(group).size_bytes,
     };

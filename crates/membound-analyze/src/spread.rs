@@ -54,7 +54,7 @@ impl Observation {
     }
 
     /// Value of a row that a run lacks because no sample fell into it.
-    pub(crate) fn unseen(profile: &Profile) -> Self {
+    pub(crate) fn without_row(profile: &Profile) -> Self {
         let samples = profile.run.effective_samples.max(MAX_UNOBSERVED_SAMPLES);
         Self::of_share(0.0, 0.0, MAX_UNOBSERVED_SAMPLES / samples, profile)
     }
@@ -196,18 +196,18 @@ impl Trimmed {
         } else {
             count / VALUES_PER_TRIMMED
         };
-        let kept = &sorted[out..count - out];
-        let (mean, _) = mean_and_variance(kept);
-        let (least, most) = (kept[0], kept[kept.len() - 1]);
+        let trimmed = &sorted[out..count - out];
+        let (mean, _) = mean_and_variance(trimmed);
+        let (least, most) = (trimmed[0], trimmed[trimmed.len() - 1]);
         let winsorized: Vec<f64> = (sorted.iter())
             .map(|value| value.clamp(least, most))
             .collect();
         let (_, variance) = mean_and_variance(&winsorized);
-        let kept = kept.len() as f64;
-        let freedom = kept - 1.0;
+        let trimmed = trimmed.len() as f64;
+        let freedom = trimmed - 1.0;
         Self {
             mean,
-            variance: variance * (count as f64 - 1.0) / (kept * freedom),
+            variance: variance * (count as f64 - 1.0) / (trimmed * freedom),
             freedom,
         }
     }
@@ -260,7 +260,8 @@ impl Contrast {
 /// Runs per side needed to detect a change of `limit`: with that many, the interval of two equal programs
 /// ends below `limit` in the share `power` of comparisons.
 ///
-/// `variance` is that of the difference of two single runs. `None` if more than [`MAX_RUNS`] are needed.
+/// `variance` is the variance of the difference of two single runs. `None` if more than [`MAX_RUNS`] are
+/// needed.
 pub(crate) fn runs_needed(variance: f64, limit: f64, tail: f64, power: f64) -> Option<u32> {
     (2..=MAX_RUNS).find(|runs| {
         let count = f64::from(*runs);
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_have_in_common_does_not_average_out() {
+    fn common_errors_of_runs_do_not_average_out() {
         let runs = [0.30, 0.32, 0.34, 0.36, 0.38].map(|value| Observation {
             low: value - 0.01,
             high: value + 0.3,

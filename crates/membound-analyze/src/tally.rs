@@ -12,7 +12,7 @@ use crate::info;
 pub(crate) struct Waits {
     starts: Vec<u32>,
     entries: Vec<Wait>,
-    /// By frame: whether an attribution exists, even if it says that the instruction waited for no memory.
+    /// By frame: whether an attribution exists, even if the instruction waited for no memory.
     attributed: Vec<bool>,
 }
 
@@ -134,12 +134,12 @@ impl Tally {
                 continue;
             }
             let (samples, time_ns) = (samples as f64, weight_ns as f64);
-            let mut rest = 1.0;
+            let mut unattributed = 1.0;
             // The sampled address belongs to the likeliest access; the addresses of the others are unknown.
             let most = waits.of(frame).iter().map(|wait| wait.share);
             let most = most.fold(0.0, f64::max);
             for wait in waits.of(frame) {
-                rest -= wait.share;
+                unattributed -= wait.share;
                 tally.sites.push(SiteTime {
                     site: wait.site,
                     thread,
@@ -149,13 +149,13 @@ impl Tally {
                     sure_ns: time_ns * wait.share * wait.confidence,
                 });
             }
-            if rest > 1e-9 {
+            if unattributed > 1e-9 {
                 tally.add_plain(PlainTime {
-                    unseen: is_unseen(run, waits, frame),
+                    unseen: is_unattributed(run, waits, frame),
                     frame,
                     thread,
-                    time_ns: time_ns * rest,
-                    samples: samples * rest,
+                    time_ns: time_ns * unattributed,
+                    samples: samples * unattributed,
                 });
             }
         }
@@ -195,7 +195,7 @@ impl Tally {
 
 /// True if it is unknown what samples at `frame` waited for. The kernel's and the agent's code is not the
 /// program's, and does not count.
-fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
+fn is_unattributed(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
     let kind = run.frames[frame.index()]
         .module
         .map(|module| run.modules[module.index()].kind);

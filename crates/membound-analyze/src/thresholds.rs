@@ -24,7 +24,7 @@ pub struct Thresholds {
     /// Smallest share of all CPU time that a contended line must cost to be a finding.
     pub sharing_cost: f64,
     /// Fewest observed accesses of each of two threads to a contended line, and fewest stores of one of
-    /// them. With fewer, an accidental meeting cannot be told from contention.
+    /// them. With fewer, a coincidence cannot be distinguished from contention.
     pub sharing_accesses: u64,
     /// Fewest alternations between a writer and other threads on a contended line. A thread that hands its
     /// memory to another makes one, a program with phases a few.

@@ -1,17 +1,17 @@
 //! Memory traffic by code and object, and the predicted stall on another machine.
 //!
-//! Hardware counters are used where they were read. Otherwise traffic is modelled: bursts tell which lines
-//! a function's accesses touch, the statistical cache model of [`membound_model::traffic`] tells which of
-//! them miss, and samples tell how often the function ran at what time. Everything is scaled by function,
+//! Hardware counters are used where they were read. Otherwise traffic is modelled: bursts show which lines
+//! a function's accesses touch, the statistical cache model of [`membound_model::traffic`] predicts which of
+//! them miss, and samples show how often the function ran at what time. Everything is scaled by function,
 //! because a burst records all accesses of one function.
 
+mod burst_traffic;
 mod by_node;
 mod caches;
 mod domain;
-mod elsewhere;
 mod memory;
-mod moves;
 mod node_or_link;
+mod other_machines;
 mod pieces;
 mod platform;
 mod rates;
@@ -20,15 +20,15 @@ use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured, Platform}
 
 use crate::context::Context;
 use crate::names;
+use burst_traffic::BurstTraffic;
 use caches::Caches;
-use moves::BurstTraffic;
 use pieces::Bursts;
 use rates::Rates;
 
-/// Share of the CPU time that the model must cover; below it the table says so.
+/// Share of the CPU time that the model must cover; below it the table reports the share.
 const MIN_COVERED_CPU_SHARE: f64 = 0.9;
 
-/// Share of the traffic to memory on unknown nodes above which the table says so.
+/// Share of the traffic to memory on unknown nodes above which the table reports the share.
 const MAX_UNREPORTED_UNKNOWN_NODE_SHARE: f64 = 0.05;
 
 /// All results about traffic.
@@ -48,26 +48,26 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         return traffic;
     }
     let bandwidth = domain::counted(context);
-    let here = context.machine.profile.and_then(Caches::new);
-    let modelled = here
+    let caches = context.machine.profile.and_then(Caches::new);
+    let modelled = caches
         .as_ref()
         .filter(|_| !run.bursts.is_empty())
-        .map(|here| {
-            let pieces = Bursts::new(context, here.line_bytes);
-            let moves = BurstTraffic::new(context, &pieces, here);
-            let rates = Rates::new(context, &moves);
-            (pieces, moves, rates)
+        .map(|caches| {
+            let pieces = Bursts::new(context, caches.line_bytes);
+            let burst_traffic = BurstTraffic::new(context, &pieces, caches);
+            let rates = Rates::new(context, &burst_traffic);
+            (pieces, burst_traffic, rates)
         });
-    if let (Some(here), Some((pieces, moves, rates))) = (&here, &modelled) {
+    if let (Some(caches), Some((pieces, burst_traffic, rates))) = (&caches, &modelled) {
         if bandwidth.is_empty() {
-            traffic.bandwidth = domain::modelled(context, here, moves, rates);
-            if let Some(by_node) = by_node::by_node(context, here, moves, rates) {
+            traffic.bandwidth = domain::modelled(context, caches, burst_traffic, rates);
+            if let Some(by_node) = by_node::by_node(context, caches, burst_traffic, rates) {
                 traffic.bandwidth.extend(by_node.domains);
                 if by_node.unknown_node_share > MAX_UNREPORTED_UNKNOWN_NODE_SHARE {
                     traffic.missing.push(missing(
                         format!(
-                            "{} of the traffic is of memory whose node is not known: it is in no \
-                             node's",
+                            "{} of the traffic belongs to memory on unknown nodes and counts for \
+                             no node",
                             names::percent(by_node.unknown_node_share)
                         ),
                         Some("let the program run longer"),
@@ -85,7 +85,8 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
                 ));
             }
         }
-        let (predictions, without) = elsewhere::elsewhere(context, here, pieces, moves, rates);
+        let (predictions, without) =
+            other_machines::elsewhere(context, caches, pieces, burst_traffic, rates);
         traffic.elsewhere = predictions;
         let without = without.into_iter().map(|reason| Missing {
             table: "elsewhere".to_owned(),
@@ -96,9 +97,9 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         });
         traffic.missing.extend(without);
     } else if bandwidth.is_empty() {
-        traffic.missing.push(match here {
+        traffic.missing.push(match caches {
             None => missing(
-                "no machine profile tells the sizes of caches".to_owned(),
+                "no machine profile gives the sizes of caches".to_owned(),
                 Some("run `membound measure` first"),
             ),
             Some(_) => missing(
@@ -112,7 +113,8 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     }
     if !bandwidth.is_empty() {
         if context.selected_threads.is_some() {
-            let reason = "counters tell what all threads moved, not only those that are selected";
+            let reason =
+                "counters include the traffic of all threads, not only of the selected ones";
             traffic.missing.push(missing(reason.to_owned(), None));
         }
         traffic.bandwidth = bandwidth;

@@ -17,7 +17,7 @@ use crate::selection;
 use crate::span::Span;
 use crate::{
     Extent, Options, code, consumption, hardware, info, levels, numa, objects, pairs, sharing,
-    traffic, unseen,
+    traffic, unattributed,
 };
 
 /// All views of a run.
@@ -194,7 +194,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         elapsed_s: info::seconds(run.meta.elapsed_ns),
         time: time(&context, &whole, contention.value),
         memory_bound: memory_bound(&context, &whole, contention),
-        unseen: unseen::unseen(&context),
+        unseen: unattributed::unattributed_code(&context),
         latency: latency(&context, &whole),
         findings: Vec::new(),
         functions: tables.functions,
@@ -277,7 +277,7 @@ fn latency(context: &Context<'_>, whole: &Sum) -> Outcome<AverageLatency> {
                 "start the program with `membound profile -- COMMAND`",
             ),
             Err(reason) => Outcome::missing_with(reason.clone(), "run `membound measure` first"),
-            Ok(_) => Outcome::missing(unseen::why_not_timed(context)),
+            Ok(_) => Outcome::missing(unattributed::why_not_timed(context)),
         };
     };
     let flagged = context

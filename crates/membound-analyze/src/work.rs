@@ -18,7 +18,7 @@ const MAX_BODY: usize = 512;
 #[derive(Default)]
 struct Body {
     /// Lowest and highest sampled address.
-    seen: Option<(u64, u64)>,
+    sampled_range: Option<(u64, u64)>,
     time_ns: f64,
     /// Part of `time_ns` that is attributed to accesses.
     of_sites_ns: f64,
@@ -35,22 +35,22 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
         })
         .collect();
     let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
-    let mut see = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
+    let mut add = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
         if let Some(around) = innermost.get(&frame) {
             let address = run.frames[frame.index()].address;
             let body = bodies.entry(*around).or_default();
-            let (low, high) = body.seen.unwrap_or((around.1, address));
-            body.seen = Some((low.min(address), high.max(address)));
+            let (low, high) = body.sampled_range.unwrap_or((around.1, address));
+            body.sampled_range = Some((low.min(address), high.max(address)));
             body.time_ns += time_ns;
             body.of_sites_ns += of_sites_ns;
         }
     };
     for sample in &run.samples {
         let frame = run.stacks[sample.stack.index()].frame;
-        see(frame, sample.weight_ns as f64, 0.0);
+        add(frame, sample.weight_ns as f64, 0.0);
     }
     for (site, time_ns) in run.sites.iter().zip(times_ns) {
-        see(site.frame, 0.0, *time_ns);
+        add(site.frame, 0.0, *time_ns);
     }
     let functions = Functions::new(run);
     // A run of a whole machine has tens of thousands of loops.
@@ -59,7 +59,7 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
         .filter(|(_, body)| body.of_sites_ns > 0.0)
         .filter_map(|(around, body)| {
             let work = Work {
-                instructions: instructions(&functions, around, body.seen?)? as f64,
+                instructions: instructions(&functions, around, body.sampled_range?)? as f64,
                 visible_ns: (body.time_ns - body.of_sites_ns).max(0.0),
                 waiting_ns: body.of_sites_ns,
             };

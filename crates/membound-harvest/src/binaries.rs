@@ -45,16 +45,16 @@ fn recorded(module: &Module) -> Option<String> {
     build_id.or_else(|| module.text_hash.as_ref().map(|id| format!("sha256:{id}")))
 }
 
-/// For each position in [`RunData::modules`], the bytes of the file if it is `wanted`, or why there are none.
+/// For each position in [`RunData::modules`], the bytes of the file if it is `needed`, or why there are none.
 pub(crate) fn read(
     run: &RunData,
     binaries: &dyn Binaries,
-    wanted: &BTreeSet<usize>,
+    needed: &BTreeSet<usize>,
 ) -> Vec<Result<Vec<u8>, String>> {
     let modules = run.modules.iter().enumerate();
     modules
         .map(|(index, module)| match module.kind {
-            ModuleKind::File if wanted.contains(&index) => binaries
+            ModuleKind::File if needed.contains(&index) => binaries
                 .read(&module.path)
                 .map_err(|error| format!("it cannot be read any more: {error}")),
             ModuleKind::File => Err("nothing was seen in it".to_owned()),

@@ -82,15 +82,15 @@ pub(crate) fn without_sites(path: &str, identity: String, role: HarvestRole) -> 
 }
 
 /// Sorted addresses of the loads at which a yield can stand, in the file at `path` with these `bytes`. Only
-/// loads in functions that `wanted` accepts are returned; it is called with the name in the file, or `None`
-/// for a function without a name.
+/// loads in functions that `is_selected` accepts are returned; it is called with the name in the file, or
+/// `None` for a function without a name.
 ///
 /// # Errors
 /// If the file is no binary.
 pub fn loads(
     path: &str,
     bytes: &[u8],
-    wanted: impl Fn(Option<&str>) -> bool,
+    is_selected: impl Fn(Option<&str>) -> bool,
 ) -> Result<Vec<u64>, Error> {
     let image = image(path, bytes)?;
     let mut options = groundwork_options();
@@ -106,7 +106,7 @@ pub fn loads(
         .map(|site| site.address)
         .filter(|address| {
             let function = image.function_at(*address);
-            wanted(function.and_then(|at| image.functions()[at].name.as_deref()))
+            is_selected(function.and_then(|at| image.functions()[at].name.as_deref()))
         })
         .collect();
     addresses.sort_unstable();

@@ -12,7 +12,7 @@ use membound_model::stall::{Estimate, Executed};
 use membound_types::YieldReason;
 
 use crate::Options;
-use crate::former::Former;
+use crate::earlier_plan::EarlierDecision;
 use crate::options::passes_recent;
 
 /// A figure this near to a threshold, as a share of the threshold, is undecided even if its interval does not
@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     /// Share of the executions that miss the last-level cache.
     pub likelihood: Option<Estimate>,
     /// The decision of an earlier plan.
-    pub former: Option<Former>,
+    pub earlier: Option<EarlierDecision>,
 }
 
 /// The decision about a load.
@@ -56,11 +56,11 @@ struct Side {
     sure: bool,
 }
 
-fn side(figure: Estimate, threshold: f64, former: Option<Former>) -> Side {
+fn side(figure: Estimate, threshold: f64, earlier: Option<EarlierDecision>) -> Side {
     let margin = MARGIN * threshold;
     let sure = figure.low >= threshold + margin || figure.high < threshold - margin;
-    let above = match former {
-        Some(former) if !sure => former.pays,
+    let above = match earlier {
+        Some(earlier) if !sure => earlier.pays,
         _ => figure.value >= threshold,
     };
     Side { above, sure }
@@ -80,23 +80,27 @@ pub(crate) fn choose(
     let mut order: Vec<usize> = (0..decisions.len())
         .filter(|&index| decisions[index].chosen)
         .collect();
-    let worth = |index: usize| {
+    let gain_per_cost = |index: usize| {
         let Decision {
             gain_ns,
             hit_cost_ns,
             ..
         } = decisions[index];
-        let worth = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
+        let gain_per_cost = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
         // Loads that were chosen before stay ahead of the others, as far as their intervals permit.
-        match (candidates[index].former, decisions[index].stall_each_ns) {
-            (Some(former), Some(each)) if each.value > 0.0 && former.pays => {
-                let end = if former.chosen { each.high } else { each.low };
-                worth * end / each.value
+        match (candidates[index].earlier, decisions[index].stall_each_ns) {
+            (Some(earlier), Some(each)) if each.value > 0.0 && earlier.pays => {
+                let end = if earlier.chosen { each.high } else { each.low };
+                gain_per_cost * end / each.value
             }
-            _ => worth,
+            _ => gain_per_cost,
         }
     };
-    order.sort_by(|&a, &b| worth(b).total_cmp(&worth(a)).then(a.cmp(&b)));
+    order.sort_by(|&a, &b| {
+        gain_per_cost(b)
+            .total_cmp(&gain_per_cost(a))
+            .then(a.cmp(&b))
+    });
     let budget_ns = options.max_overhead * cpu_ns;
     let mut spent_ns = 0.0;
     for index in order {
@@ -150,7 +154,7 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     }
     let significant = if all_stall_ns > 0.0 {
         let share = candidate.stall_ns.times(1.0 / all_stall_ns);
-        side(share, options.min_stall_share, candidate.former)
+        side(share, options.min_stall_share, candidate.earlier)
     } else {
         Side {
             above: false,
@@ -166,12 +170,12 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     let Some(likelihood) = candidate.likelihood else {
         return decided(YieldReason::NotTimed, &[]);
     };
-    let misses = side(likelihood, options.min_likelihood, candidate.former);
+    let misses = side(likelihood, options.min_likelihood, candidate.earlier);
     if !misses.above {
         return decided(YieldReason::Hits, &[misses]);
     }
     let (hits_ns, misses_ns) = costs_ns(likelihood);
-    let long = side(each_ns, hits_ns + misses_ns, candidate.former);
+    let long = side(each_ns, hits_ns + misses_ns, candidate.earlier);
     if !long.above {
         return decided(YieldReason::ShortStall, &[long]);
     }
@@ -218,7 +222,7 @@ mod tests {
                 high: millions * 1.02e6,
             }),
             likelihood: Some(near(likelihood)),
-            former: None,
+            earlier: None,
         }
     }
 
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn gain_is_the_stall_without_the_yields_and_cost_is_that_on_hits() {
+    fn gain_is_the_stall_minus_yields_and_cost_is_the_yields_on_hits() {
         // A yield takes 12 ns, and a hit 3 ns with the recent-miss filter.
         let cases = [
             (HarvestRole::Scavenger, 0.75, 148.0, 3.0),
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gains_most_for_its_cost_is_taken_first() {
+    fn the_load_with_the_largest_gain_per_cost_is_chosen_first() {
         // Costs on hits: 0.15 %, 0.3 %, 0.12 % of the time; gains per cost 95, 52, 115.
         let all = [
             load(150.0, 1.0, 0.5),
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_the_interval_does_not_settle_is_said_to_be_undecided() {
+    fn a_threshold_inside_the_interval_is_undecided() {
         let mut wide = load(160.0, 1.0, 0.12);
         wide.likelihood = Some(Estimate::new(0.12, 0.05, 0.3));
         let decision = decide_all(&[wide.clone()], 1.0)[0];
@@ -324,29 +328,35 @@ mod tests {
 
     #[test]
     fn a_decision_that_the_figures_permit_is_kept() {
-        let former = |pays, chosen| Some(Former { pays, chosen });
-        let decided = |value: f64, low: f64, high: f64, former| {
+        let earlier = |pays, chosen| Some(EarlierDecision { pays, chosen });
+        let decided = |value: f64, low: f64, high: f64, earlier| {
             let mut load = load(160.0, 1.0, value);
             load.likelihood = Some(Estimate::new(value, low, high));
-            load.former = former;
+            load.earlier = earlier;
             let decision = decide_all(&[load], 1.0)[0];
             (decision.reason, decision.undecided)
         };
         let (pays, hits) = (YieldReason::Pays, YieldReason::Hits);
         // The threshold is 10 %.
         assert_eq!(decided(0.09, 0.05, 0.3, None), (hits, true));
-        assert_eq!(decided(0.09, 0.05, 0.3, former(true, true)), (pays, true));
-        assert_eq!(decided(0.09, 0.05, 0.3, former(true, false)), (pays, true));
-        assert_eq!(decided(0.12, 0.05, 0.3, former(false, false)), (hits, true));
+        assert_eq!(decided(0.09, 0.05, 0.3, earlier(true, true)), (pays, true));
+        assert_eq!(decided(0.09, 0.05, 0.3, earlier(true, false)), (pays, true));
+        assert_eq!(
+            decided(0.12, 0.05, 0.3, earlier(false, false)),
+            (hits, true)
+        );
         // An earlier decision that the figures rule out is not kept.
-        assert_eq!(decided(0.5, 0.4, 0.6, former(false, false)), (pays, false));
-        assert_eq!(decided(0.03, 0.01, 0.06, former(true, true)), (hits, false));
+        assert_eq!(decided(0.5, 0.4, 0.6, earlier(false, false)), (pays, false));
+        assert_eq!(
+            decided(0.03, 0.01, 0.06, earlier(true, true)),
+            (hits, false)
+        );
     }
 
     #[test]
-    fn what_was_chosen_stays_before_what_gains_hardly_more() {
+    fn chosen_loads_stay_before_loads_with_hardly_more_gain() {
         let with = |mut load: Candidate, chosen| {
-            load.former = Some(Former { pays: true, chosen });
+            load.earlier = Some(EarlierDecision { pays: true, chosen });
             load
         };
         let (first, second) = (load(150.0, 1.0, 0.5), load(152.0, 1.0, 0.5));
@@ -354,8 +364,8 @@ mod tests {
         // There is room for one of the two, whose intervals overlap.
         let plain = [first.clone(), second.clone()];
         assert_eq!(reasons(&plain, 0.002), [over, pays]);
-        let kept = [with(first.clone(), true), with(second, false)];
-        assert_eq!(reasons(&kept, 0.002), [pays, over]);
+        let decisions = [with(first.clone(), true), with(second, false)];
+        assert_eq!(reasons(&decisions, 0.002), [pays, over]);
         let better = [with(first, true), with(load(250.0, 1.0, 0.5), false)];
         assert_eq!(reasons(&better, 0.002), [over, pays]);
     }

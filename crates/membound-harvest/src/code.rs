@@ -6,7 +6,7 @@ use std::ops::Range;
 use membound_rewrite::code::{self, BlockEnd, Function, ImageFacts, Tables};
 use membound_rewrite::image::Image;
 
-use crate::distance::{self, BasicBlock, Call, Program, Step, Way};
+use crate::distance::{self, BasicBlock, Call, Edge, Program, Step};
 use crate::edges;
 use crate::patches::Patches;
 use crate::times::{self, CodeTimes, Usual};
@@ -65,17 +65,17 @@ fn add(
     let knowledge = ImageFacts::gather(image, Tables::Resolve);
     let first = program.functions.len();
     let times = module.times;
-    let seen = times
+    let profiled = times
         .time_ns
         .keys()
         .chain(times.blocks.keys())
         .filter_map(|&address| image.function_at(address));
-    let mut wanted: Vec<usize> = seen.collect::<BTreeSet<_>>().into_iter().collect();
-    let most = wanted.len() + MAX_CALLEES;
+    let mut indices: Vec<usize> = profiled.collect::<BTreeSet<_>>().into_iter().collect();
+    let most = indices.len() + MAX_CALLEES;
     let mut position: BTreeMap<u64, usize> = BTreeMap::new();
     let mut decoded: Vec<Function> = Vec::new();
     let mut next = 0;
-    while let Some(&index) = wanted.get(next) {
+    while let Some(&index) = indices.get(next) {
         next += 1;
         let function = Function::decode(image, &knowledge, index);
         let start = function.bounds.range.start;
@@ -92,11 +92,11 @@ fn add(
             .iter()
             .filter_map(|block| target(block.leaves_by))
         {
-            if wanted.len() < most
+            if indices.len() < most
                 && !position.contains_key(&target)
                 && image.is_function_start(target)
             {
-                wanted.extend(image.function_at(target));
+                indices.extend(image.function_at(target));
             }
         }
         decoded.push(function);
@@ -149,8 +149,8 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn call(&self, target: Option<u64>) -> Call {
-        let known = target.and_then(|target| self.position.get(&target));
-        known.map_or(Call::Unknown, |&function| Call::Function(function))
+        let function = target.and_then(|target| self.position.get(&target));
+        function.map_or(Call::Unknown, |&function| Call::Function(function))
     }
 
     fn steps(&self, block: &code::BasicBlock, count: Option<f64>) -> Vec<Step> {
@@ -194,10 +194,10 @@ fn convert(source: &Source<'_>) -> distance::Function {
     let mut behind = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let count = source.counts[index];
-        let mut ways: Vec<Way> = successors[index]
+        let mut edges: Vec<Edge> = successors[index]
             .iter()
             .zip(&shares[index])
-            .map(|(&to, &share)| Way { to, share })
+            .map(|(&to, &share)| Edge { to, share })
             .collect();
         let (call, returns) = match block.leaves_by {
             BlockEnd::FallsThrough | BlockEnd::Jump | BlockEnd::Table | BlockEnd::Stops => {
@@ -214,18 +214,18 @@ fn convert(source: &Source<'_>) -> distance::Function {
             } => {
                 // The tail call behind a conditional jump out of the function becomes a block of its own.
                 let to = blocks.len() + behind.len();
-                let stays: f64 = count.map_or(0.5, |count| staying(source, block, count));
-                for way in &mut ways {
-                    way.share *= stays;
+                let staying_share: f64 = count.map_or(0.5, |count| staying(source, block, count));
+                for edge in &mut edges {
+                    edge.share *= staying_share;
                 }
-                ways.push(Way {
+                edges.push(Edge {
                     to,
-                    share: 1.0 - stays,
+                    share: 1.0 - staying_share,
                 });
                 behind.push(BasicBlock {
                     call: Some(source.call(Some(target))),
                     returns: true,
-                    count: (1.0 - stays) * count.unwrap_or_default(),
+                    count: (1.0 - staying_share) * count.unwrap_or_default(),
                     ..BasicBlock::default()
                 });
                 (None, false)
@@ -235,7 +235,7 @@ fn convert(source: &Source<'_>) -> distance::Function {
         };
         converted.push(BasicBlock {
             steps: source.steps(block, count),
-            ways,
+            edges,
             call,
             returns,
             entered: block.entered_from_outside,
@@ -310,21 +310,21 @@ mod tests {
             rule: Rule::Max,
         };
         let bounded = distance::bound(&program, limits);
-        let mut kept = 0;
+        let mut bounded_count = 0;
         for achieved in &bounded.functions {
             if achieved
                 .most_ns
                 .is_some_and(|ns| ns <= limits.bound_ns + 1e-3)
             {
-                kept += 1;
+                bounded_count += 1;
             } else {
                 let excuse = |gap: &distance::Gap| gap.why != distance::Unbounded::UnknownCall;
                 assert!(achieved.gaps.iter().any(excuse), "{achieved:?}");
             }
         }
         assert!(
-            kept * 10 >= 9 * origins.len(),
-            "{kept} of {}",
+            bounded_count * 10 >= 9 * origins.len(),
+            "{bounded_count} of {}",
             origins.len()
         );
         assert!(!bounded.yields.is_empty());

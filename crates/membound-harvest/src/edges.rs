@@ -11,16 +11,42 @@ pub(crate) fn shares(
     successors: &[Vec<usize>],
     open: &[bool],
 ) -> Vec<Vec<f64>> {
-    let mut taken: Vec<Vec<Option<f64>>> = successors
-        .iter()
-        .map(|targets| vec![None; targets.len()])
-        .collect();
     let mut arriving: Vec<Vec<(usize, usize)>> = vec![Vec::new(); counts.len()];
     for (from, targets) in successors.iter().enumerate() {
         for (position, &to) in targets.iter().enumerate() {
             arriving[to].push((from, position));
         }
     }
+    let taken = determined(counts, successors, &arriving, open);
+    // Executions that the targets still lack.
+    let lacks: Vec<Option<f64>> = counts
+        .iter()
+        .zip(&arriving)
+        .map(|(count, edges)| {
+            let known: f64 = edges.iter().filter_map(|&(a, b)| taken[a][b]).sum();
+            count.map(|count| (count - known).max(0.0))
+        })
+        .collect();
+    taken
+        .iter()
+        .zip(successors)
+        .zip(counts)
+        .map(|((taken, targets), count)| of_block(taken, targets, count.unwrap_or(0.0), &lacks))
+        .collect()
+}
+
+/// Executions of the edges that follow from those of the blocks; `None` for the others. `arriving` holds the
+/// edges to each block: where they come from, and their position there.
+fn determined(
+    counts: &[Option<f64>],
+    successors: &[Vec<usize>],
+    arriving: &[Vec<(usize, usize)>],
+    open: &[bool],
+) -> Vec<Vec<Option<f64>>> {
+    let mut taken: Vec<Vec<Option<f64>>> = successors
+        .iter()
+        .map(|targets| vec![None; targets.len()])
+        .collect();
     loop {
         let mut changed = false;
         for block in 0..counts.len() {
@@ -43,56 +69,50 @@ pub(crate) fn shares(
             }
         }
         if !changed {
-            break;
+            return taken;
         }
     }
-    // Executions that the targets still lack.
-    let lacks: Vec<Option<f64>> = counts
+}
+
+/// Shares of the edges of one block that was executed `count` times: edges of unknown count divide the
+/// remaining executions by those that their targets lack.
+fn of_block(
+    taken: &[Option<f64>],
+    targets: &[usize],
+    count: f64,
+    lacks: &[Option<f64>],
+) -> Vec<f64> {
+    let known: f64 = taken.iter().flatten().sum();
+    let left = (count - known).max(0.0);
+    let weights: Vec<f64> = taken
         .iter()
-        .zip(&arriving)
-        .map(|(count, edges)| {
-            let known: f64 = edges.iter().filter_map(|&(a, b)| taken[a][b]).sum();
-            count.map(|count| (count - known).max(0.0))
+        .zip(targets)
+        .map(|(taken, &to)| match taken {
+            Some(_) => 0.0,
+            None => lacks[to].unwrap_or(1.0),
         })
         .collect();
-    taken
+    let all: f64 = weights.iter().sum();
+    let open = taken.iter().filter(|taken| taken.is_none()).count();
+    let flows: Vec<f64> = taken
         .iter()
-        .zip(successors)
-        .enumerate()
-        .map(|(block, (taken, targets))| {
-            let known: f64 = taken.iter().flatten().sum();
-            let left = (counts[block].unwrap_or(0.0) - known).max(0.0);
-            let weights: Vec<f64> = taken
-                .iter()
-                .zip(targets)
-                .map(|(taken, &to)| match taken {
-                    Some(_) => 0.0,
-                    None => lacks[to].unwrap_or(1.0),
-                })
-                .collect();
-            let all: f64 = weights.iter().sum();
-            let open = taken.iter().filter(|taken| taken.is_none()).count();
-            let flows: Vec<f64> = taken
-                .iter()
-                .zip(&weights)
-                .map(|(taken, weight)| {
-                    taken.unwrap_or_else(|| {
-                        if all > 0.0 {
-                            left * weight / all
-                        } else {
-                            left / open as f64
-                        }
-                    })
-                })
-                .collect();
-            let sum: f64 = flows.iter().sum();
-            if sum > 0.0 {
-                flows.iter().map(|flow| flow / sum).collect()
-            } else {
-                vec![1.0 / targets.len().max(1) as f64; targets.len()]
-            }
+        .zip(&weights)
+        .map(|(taken, weight)| {
+            taken.unwrap_or_else(|| {
+                if all > 0.0 {
+                    left * weight / all
+                } else {
+                    left / open as f64
+                }
+            })
         })
-        .collect()
+        .collect();
+    let sum: f64 = flows.iter().sum();
+    if sum > 0.0 {
+        flows.iter().map(|flow| flow / sum).collect()
+    } else {
+        vec![1.0 / targets.len().max(1) as f64; targets.len()]
+    }
 }
 
 #[cfg(test)]
@@ -100,7 +120,7 @@ mod tests {
     use super::shares;
 
     #[test]
-    fn counts_of_blocks_tell_edges() {
+    fn counts_of_blocks_determine_edges() {
         // 0 → 1 | 2, 1 → 3, 2 → 3.
         let successors = [vec![1, 2], vec![3], vec![3], vec![]];
         let counts = [Some(100.0), Some(90.0), Some(10.0), Some(100.0)];
@@ -110,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_that_skips_has_the_rest() {
+    fn an_edge_that_skips_a_block_has_the_remaining_executions() {
         // 0 → 1 | 2, 1 → 2: the edge 0 → 2 is what 1 does not take.
         let successors = [vec![1, 2], vec![2], vec![]];
         let counts = [Some(100.0), Some(25.0), Some(100.0)];

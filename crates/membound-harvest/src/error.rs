@@ -45,9 +45,9 @@ pub enum Error {
          `--period`"
     )]
     NoSamples,
-    /// The run was recorded in a way that does not observe accesses.
+    /// The run was recorded by a method that does not observe accesses.
     #[error(
-        "the run tells of no access to memory: profile the program again with `membound profile \
+        "the run has no memory accesses: profile the program again with `membound profile \
          -- COMMAND`, on a machine and a file that can be read"
     )]
     NoSites,

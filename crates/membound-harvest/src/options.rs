@@ -4,7 +4,7 @@ use membound_types::HarvestRole;
 
 use crate::distance::Limits;
 
-/// Costs of a context switch and of a counter, of which yields are made.
+/// Costs of the parts of a yield: context switch and counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Time of a context switch, in nanoseconds: save, switch, restore.

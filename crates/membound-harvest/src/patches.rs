@@ -25,10 +25,10 @@ impl<'a> Patches<'a> {
     pub(crate) fn loads(&self, addresses: Vec<u64>) -> BTreeMap<u64, String> {
         let mut options = groundwork_options();
         options.accesses = Accesses::Loads;
-        let known: BTreeSet<u64> = addresses.iter().copied().collect();
+        let distinct: BTreeSet<u64> = addresses.iter().copied().collect();
         options.sites = Sites::At(addresses);
         let plan = self.groundwork.plan(self.image, &options);
-        let mut refused: BTreeMap<u64, String> = known
+        let mut refused: BTreeMap<u64, String> = distinct
             .into_iter()
             .map(|address| (address, "no such instruction".to_owned()))
             .collect();

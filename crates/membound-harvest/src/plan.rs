@@ -16,7 +16,7 @@ use crate::binaries::{self, Binaries};
 use crate::choose::{self, Candidate, Decision};
 use crate::code::{self, AnalyzedModule, Origin};
 use crate::distance::{self, Bounded, Limits, Program, Rule, Unbounded};
-use crate::former::Decided;
+use crate::earlier_plan::EarlierPlan;
 use crate::patches::Patches;
 use crate::times::{self, CodeTimes, Usual};
 use crate::{Error, Options};
@@ -27,7 +27,7 @@ const SLOW_CYCLE_NS: f64 = 1.0;
 
 /// Plans `run`. Levels and latencies are those of `machine`, or of the run's own machine profile; the
 /// profiled binaries are read again through `binaries`. Where the figures permit both to choose a load and
-/// not to, the decision of `former` holds, an earlier plan of the same files.
+/// not to, the decision of `earlier` holds, an earlier plan of the same files.
 ///
 /// # Errors
 /// If the run lacks samples or sites, or a binary is not the one that was profiled.
@@ -35,7 +35,7 @@ pub fn plan(
     run: &RunData,
     machine: Option<&MachineProfile>,
     binaries: &dyn Binaries,
-    former: Option<&HarvestPlan>,
+    earlier: Option<&HarvestPlan>,
     options: &Options,
 ) -> Result<HarvestPlan, Error> {
     if run.samples.is_empty() {
@@ -51,8 +51,8 @@ pub fn plan(
     };
     let figures = membound_analyze::figures(run, &analysis);
     let machine = machine.or(run.meta.machine.as_deref());
-    let wanted = modules_wanted(run);
-    let files = binaries::read(run, binaries, &wanted);
+    let needed = needed_modules(run);
+    let files = binaries::read(run, binaries, &needed);
     let mut images: Vec<Result<Image<'_>, String>> = Vec::new();
     for (module, bytes) in run.modules.iter().zip(&files) {
         images.push(match bytes {
@@ -76,7 +76,7 @@ pub fn plan(
         })
         .collect();
 
-    let considered = Considered::new(run, &figures, &images, &patches, former);
+    let considered = Considered::new(run, &figures, &images, &patches, earlier);
     let decisions = choose::choose(
         &considered.candidates,
         figures.cpu_ns,
@@ -142,7 +142,7 @@ pub fn plan(
 }
 
 /// Positions of the modules with samples, sites or counted blocks.
-fn modules_wanted(run: &RunData) -> BTreeSet<usize> {
+fn needed_modules(run: &RunData) -> BTreeSet<usize> {
     let sampled = run
         .samples
         .iter()
@@ -172,9 +172,9 @@ impl<'a> Considered<'a> {
         figures: &'a Figures,
         images: &[Result<Image<'_>, String>],
         patches: &[Option<Patches<'_>>],
-        former: Option<&HarvestPlan>,
+        earlier: Option<&HarvestPlan>,
     ) -> Self {
-        let decided = former.map(Decided::of).unwrap_or_default();
+        let decided = earlier.map(EarlierPlan::of).unwrap_or_default();
         let identities: Vec<Option<String>> = images
             .iter()
             .map(|image| image.as_ref().ok().map(binaries::identity))
@@ -227,7 +227,7 @@ impl<'a> Considered<'a> {
                 beyond_ns: access.stall_beyond_l2_ns,
                 executed: access.executed,
                 likelihood: access.served.map(|served| served.memory),
-                former: frame.module.and_then(|module| {
+                earlier: frame.module.and_then(|module| {
                     let identity = identities[module.index()].as_deref()?;
                     decided.at(identity, frame.address)
                 }),
@@ -490,8 +490,8 @@ fn totals(
 }
 
 fn modules(run: &RunData, images: &[Result<Image<'_>, String>]) -> Vec<HarvestModule> {
-    let known = run.modules.iter().zip(images);
-    known
+    let pairs = run.modules.iter().zip(images);
+    pairs
         .filter_map(|(module, image)| {
             Some(HarvestModule {
                 path: module.path.clone(),
@@ -534,7 +534,7 @@ fn missing(
     } else if let Some(reason) = &figures.no_levels {
         lacks(
             "levels",
-            format!("nothing tells caches from memory: {reason}"),
+            format!("latencies cannot be assigned to cache levels: {reason}"),
             "measure this machine with `membound measure`, then profile again (or pass --machine)",
         );
     } else if considered
@@ -555,7 +555,7 @@ fn missing(
             "profile a longer run, with latencies",
         );
     }
-    let gone: BTreeSet<(&str, &str)> = considered
+    let unreadable: BTreeSet<(&str, &str)> = considered
         .accesses
         .iter()
         .zip(&considered.candidates)
@@ -569,7 +569,7 @@ fn missing(
             path.zip(reason.as_deref())
         })
         .collect();
-    for (path, reason) in gone {
+    for (path, reason) in unreadable {
         lacks(
             "files",
             format!("nothing is planned in {path}: {reason}"),

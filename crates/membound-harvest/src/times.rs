@@ -49,7 +49,7 @@ impl CodeTimes {
 
 /// Times and counts of all modules, by position in [`RunData::modules`].
 ///
-/// `hidden` tells for each access, by its position in the run, whether a yield hides its stall.
+/// `hidden` returns for an access, by its position in the run, whether a yield hides its stall.
 pub(crate) fn times(
     run: &RunData,
     figures: &Figures,
@@ -61,11 +61,11 @@ pub(crate) fn times(
         frame.module.map(|module| (module.index(), frame.address))
     };
     // Share of each sampled instruction's time that is not attributed to accesses.
-    let mut rest = vec![1.0_f64; run.frames.len()];
+    let mut unattributed = vec![1.0_f64; run.frames.len()];
     for attribution in &run.attributions {
         if attribution.site.is_some() {
-            let left = &mut rest[attribution.frame.index()];
-            *left = (*left - attribution.share).max(0.0);
+            let share_left = &mut unattributed[attribution.frame.index()];
+            *share_left = (*share_left - attribution.share).max(0.0);
         }
     }
     let mut sampled = vec![0_u64; run.frames.len()];
@@ -79,7 +79,7 @@ pub(crate) fn times(
             && ns > 0
         {
             let time = modules[module].time_ns.entry(address).or_default();
-            *time += ns as f64 * rest[index];
+            *time += ns as f64 * unattributed[index];
         }
     }
     for access in &figures.accesses {
@@ -213,7 +213,7 @@ mod tests {
     };
 
     #[test]
-    fn a_block_takes_what_was_sampled_where_that_is_enough() {
+    fn a_block_takes_its_sampled_time_if_that_suffices() {
         // 100 samples of 1 ms over a million executions, each with its counter.
         assert!((of_block(Some(1e6), 1e8, USUAL, 20) - 99.0).abs() < 1e-9);
         // Ten samples: at least the default time.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tight_loop_takes_is_not_what_its_counter_takes() {
+    fn the_time_of_a_tight_loop_excludes_its_counter() {
         // Four instructions that take a cycle by themselves, and six with the counter.
         let iteration_ns = of_block(Some(1e8), 1.5e8, USUAL, 4);
         assert!((iteration_ns - 0.5).abs() < 1e-9, "{iteration_ns}");

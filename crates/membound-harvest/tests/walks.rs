@@ -1,7 +1,7 @@
 //! Random walks through random programs: no walk runs longer between two yields than computed.
 
 use membound_harvest::distance::{
-    self, BasicBlock, Call, Function, Limits, Program, Rule, Step, Unbounded, Way, YieldPosition,
+    self, BasicBlock, Call, Edge, Function, Limits, Program, Rule, Step, Unbounded, YieldPosition,
     Yields,
 };
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ struct Shape {
     /// By function and block: times of instructions and whether each can be patched.
     blocks: Vec<Vec<Vec<(u16, bool)>>>,
     /// By function and block: seeds of the blocks that may run next.
-    ways: Vec<Vec<Vec<u8>>>,
+    edges: Vec<Vec<Vec<u8>>>,
     /// By function and block: a seed of the callee; even ones call nothing.
     calls: Vec<Vec<u8>>,
     /// By function and block: whether a yield stands at its first instruction.
@@ -40,7 +40,7 @@ fn shape(functions: usize, always: bool) -> impl Strategy<Value = Shape> {
             .iter()
             .map(|&size| prop::collection::vec(block.clone(), size).boxed())
             .collect();
-        let ways: Vec<_> = sizes
+        let edges: Vec<_> = sizes
             .iter()
             .map(|&size| {
                 prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), size).boxed()
@@ -54,9 +54,9 @@ fn shape(functions: usize, always: bool) -> impl Strategy<Value = Shape> {
             .iter()
             .map(|&size| prop::collection::vec(prop::bool::weighted(0.1), size).boxed())
             .collect();
-        (blocks, ways, calls, yields).prop_map(|(blocks, ways, calls, yields)| Shape {
+        (blocks, edges, calls, yields).prop_map(|(blocks, edges, calls, yields)| Shape {
             blocks,
-            ways,
+            edges,
             calls,
             yields,
         })
@@ -68,7 +68,7 @@ fn program(shape: &Shape) -> Program {
     let function = |index: usize| {
         let size = shape.blocks[index].len();
         let block = |number: usize| {
-            let ways: Vec<usize> = shape.ways[index][number]
+            let edges: Vec<usize> = shape.edges[index][number]
                 .iter()
                 .map(|&seed| usize::from(seed) % size)
                 .collect();
@@ -85,12 +85,12 @@ fn program(shape: &Shape) -> Program {
                         yields: at == 0 && shape.yields[index][number],
                     })
                     .collect(),
-                returns: ways.is_empty(),
-                ways: ways
+                returns: edges.is_empty(),
+                edges: edges
                     .iter()
-                    .map(|&to| Way {
+                    .map(|&to| Edge {
                         to,
-                        share: 1.0 / ways.len() as f64,
+                        share: 1.0 / edges.len() as f64,
                     })
                     .collect(),
                 call,
@@ -166,10 +166,10 @@ impl Walk<'_> {
                 }
                 self.call(callee, depth + 1);
             }
-            if content.ways.is_empty() {
+            if content.edges.is_empty() {
                 return;
             }
-            block = content.ways[self.below(content.ways.len())].to;
+            block = content.edges[self.below(content.edges.len())].to;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A hook that runs between two functions while a file is analysed.
 //!
-//! Analysing a large file takes seconds of CPU time; an analysis that runs beside a program which needs every
-//! processor can pause or yield in this hook.
+//! Analysing a large file takes seconds of CPU time; an analysis that runs next to a program which needs
+//! every processor can pause or yield in this hook.
 
 use std::sync::OnceLock;
 

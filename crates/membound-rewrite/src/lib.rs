@@ -1,7 +1,7 @@
 //! What can be patched in x86-64 code, and how: bytes in, patches out.
 //!
 //! - [`image`]: an ELF file as a set of mapped bytes with functions, landing pads, rseq
-//!   sections, and what is known of its language's calling convention.
+//!   sections, and facts about its language's calling convention.
 //! - [`code`]: one function, decoded: instructions, basic blocks and their edges; what
 //!   could not be resolved is marked.
 //! - [`flow`]: facts about a function: liveness, dominators, loops, reaching definitions.

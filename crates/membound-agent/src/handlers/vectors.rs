@@ -11,7 +11,7 @@ pub(crate) const AREA_OFFSET: usize = REGISTERS_OFFSET + 23 * 8;
 /// Offset of `xmm0` in the area.
 const XMM_OFFSET: usize = 160;
 const XMM_BYTES: usize = 16;
-/// Offset of the magic number that says that the area is extended; `FILLED_OFFSET` is that of the bits that
+/// Offset of the magic number of an extended area; `FILLED_OFFSET` is the offset of the bits that
 /// say which parts are filled in.
 pub(crate) const MAGIC_OFFSET: usize = 464;
 pub(crate) const MAGIC: u32 = 0x4650_5853;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_register_is_put_back_and_no_other_one() {
+    fn only_the_named_register_is_restored() {
         for filled in [None, Some(2), Some(7)] {
             let area = with_third(filled);
             assert_eq!(register(&area, 3), [3, 4]);

@@ -2,8 +2,8 @@
 //!
 //! The home thread makes most calls unchanged. For calls that would affect the whole process, it emulates the
 //! effect on the scavenger alone (break, thread pointer, exit, signals to itself), reports success and does
-//! nothing (handlers and masks: a scavenger has no signals), or refuses. No signal that is sent to the process may be consumed here
-//! (`narrowed`), and no effect that a scavenger asks for may reach the program.
+//! nothing (handlers and masks: a scavenger has no signals), or refuses. No signal that is sent to the
+//! process may be consumed here (`narrowed`), and no effect that a scavenger asks for may reach the program.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,17 +28,17 @@ const EFAULT: isize = -14;
 const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 
-/// Makes the system call in `registers`, and puts its result there. `tell_of_text` reports text that the
+/// Makes the system call in `registers`, and puts its result there. `report_text` reports text that the
 /// call has mapped.
 pub(super) fn make(
     scavenger: &'static Scavenger,
     registers: &mut Registers,
-    tell_of_text: impl Fn([u64; 2]),
+    report_text: impl Fn([u64; 2]),
 ) {
     let request = scavenger.request();
     scavenger.count(offset_of!(ScavengerRequest, calls));
     let (number, arguments) = registers.call();
-    let result = answer(scavenger, request, number, arguments, tell_of_text);
+    let result = answer(scavenger, request, number, arguments, report_text);
     registers.answer(result);
 }
 
@@ -47,7 +47,7 @@ fn answer(
     request: Request,
     number: usize,
     arguments: [usize; 6],
-    tell_of_text: impl Fn([u64; 2]),
+    report_text: impl Fn([u64; 2]),
 ) -> isize {
     const BRK: usize = 12;
     const SETRLIMIT: usize = 160;
@@ -64,12 +64,12 @@ fn answer(
     const ANONYMOUS: usize = 0x20;
     // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
     // capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
-    const OF_THE_PROGRAM: [usize; 18] = [
+    const CHANGES_PROGRAM: [usize; 18] = [
         105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
     ];
     // alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals would be the program's.
     // mlockall, munlockall, migrate_pages: they would act on its memory.
-    const AT_THE_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
+    const ACTS_ON_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
     // wait4 and waitid: the process's children are the program's.
     const WAIT: [usize; 2] = [61, 247];
     // Its operations could use signal masks that only the ring knows.
@@ -106,8 +106,8 @@ fn answer(
         number::SECCOMP => EINVAL,
         SETRLIMIT => EPERM,
         PRLIMIT if arguments[2] != 0 => EPERM,
-        number if SIGQUEUE.contains(&number) || OF_THE_PROGRAM.contains(&number) => EPERM,
-        number if AT_THE_PROGRAM.contains(&number) => EPERM,
+        number if SIGQUEUE.contains(&number) || CHANGES_PROGRAM.contains(&number) => EPERM,
+        number if ACTS_ON_PROGRAM.contains(&number) => EPERM,
         number if WAIT.contains(&number) => ECHILD,
         number if sends_signals(number, second) => EPERM,
         IO_URING_SETUP => ENOSYS,
@@ -127,7 +127,7 @@ fn answer(
             if mapped < 0 && mapped > -4096 {
                 whole.give_back(request);
             } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
-                tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
+                report_text([mapped as u64, (mapped as u64) + second as u64]);
             } else if whole.memory >= HUGE_PAGE && arguments[3] & ANONYMOUS != 0 {
                 ask_for_huge_pages(mapped as usize, second);
             }
@@ -284,42 +284,42 @@ impl Bytes {
     const fn mapped(bytes: u64, protection: usize, flags: usize) -> Self {
         const PRIVATE: usize = 2;
         const ANONYMOUS: usize = 0x20;
-        let takes = protection & WRITE != 0 && flags & (PRIVATE | ANONYMOUS) != 0;
+        let needs_memory = protection & WRITE != 0 && flags & (PRIVATE | ANONYMOUS) != 0;
         Self {
             addresses: bytes,
-            memory: if takes { bytes } else { 0 },
+            memory: if needs_memory { bytes } else { 0 },
         }
     }
 
     /// Charges the bytes to the scavenger's own share, then to the common one; `false` if too few are left.
     fn charge(self, request: Request) -> bool {
         let mapped = request.long(offset_of!(ScavengerRequest, mapped));
-        if !take(mapped, self.addresses, request.get().memory) {
+        if !add_within(mapped, self.addresses, request.get().memory) {
             return false;
         }
         let most = page::control_page().map_or(0, |control_page| control_page.memory);
-        let held = request.long(offset_of!(ScavengerRequest, held));
-        let before = held.load(Ordering::Relaxed);
+        let charged = request.long(offset_of!(ScavengerRequest, held));
+        let before = charged.load(Ordering::Relaxed);
         let after = before.saturating_add(self.memory);
-        if most > 0 && !take(&SHARED, shared_between(before, after), most - most / 2) {
-            less(mapped, self.addresses);
+        if most > 0 && !add_within(&SHARED, shared_between(before, after), most - most / 2) {
+            subtract(mapped, self.addresses);
             return false;
         }
         // Without a lock: a scavenger makes one call at a time.
-        held.store(after, Ordering::Relaxed);
+        charged.store(after, Ordering::Relaxed);
         true
     }
 
     fn give_back(self, request: Request) {
-        less(
+        subtract(
             request.long(offset_of!(ScavengerRequest, mapped)),
             self.addresses,
         );
-        let held = request.long(offset_of!(ScavengerRequest, held));
-        let before = held.load(Ordering::Relaxed);
-        less(held, self.memory);
-        let after = held.load(Ordering::Relaxed);
-        less(&SHARED, shared_between(after, before));
+        let charged = request.long(offset_of!(ScavengerRequest, held));
+        let before = charged.load(Ordering::Relaxed);
+        subtract(charged, self.memory);
+        let after = charged.load(Ordering::Relaxed);
+        subtract(&SHARED, shared_between(after, before));
     }
 }
 
@@ -330,19 +330,19 @@ fn shared_between(little: u64, much: u64) -> u64 {
 }
 
 /// Adds `bytes` to a sum unless the sum would exceed `most`.
-fn take(sum: &AtomicU64, bytes: u64, most: u64) -> bool {
-    let more = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= most);
-    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+fn add_within(sum: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let increased = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= most);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increased)
         .is_ok()
 }
 
-fn less(sum: &AtomicU64, bytes: u64) {
-    let less = |now: u64| Some(now.saturating_sub(bytes));
-    let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+fn subtract(sum: &AtomicU64, bytes: u64) {
+    let reduced = |now: u64| Some(now.saturating_sub(bytes));
+    let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reduced);
 }
 
-/// Fills a result buffer of `words` words with zeros, except that the second word becomes `second`. Returns 0,
-/// or `EFAULT` if the buffer cannot be read.
+/// Fills a result buffer of `words` words with zeros, except that the second word becomes `second`. Returns
+/// 0, or `EFAULT` if the buffer cannot be read.
 fn pretend(place: usize, words: usize, second: u64) -> isize {
     if place == 0 {
         return 0;

@@ -18,14 +18,14 @@ pub(crate) fn leave(scavenger: &Scavenger) -> ! {
     end(scavenger, || {})
 }
 
-/// Ends the home thread, after `tell` has reported the result to the launcher.
-fn end(scavenger: &Scavenger, tell: impl FnOnce()) -> ! {
+/// Ends the home thread, after `report` has reported the result to the launcher.
+fn end(scavenger: &Scavenger, report: impl FnOnce()) -> ! {
     scavenger.home_thread.clear();
     scavenger
         .request()
         .long(offset_of!(ScavengerRequest, cpu_ns))
         .store(sys::thread_cpu_ns(), Ordering::Relaxed);
-    tell();
+    report();
     scavenger.thread.store(0, Ordering::Release);
     own_thread::exit(0)
 }

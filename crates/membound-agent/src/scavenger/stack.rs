@@ -11,8 +11,8 @@ use crate::{auxiliary, memory};
 const MAX_WORDS: u64 = 1 << 16;
 const GUARD_BYTES: usize = 64 << 10;
 const MIN_BYTES: usize = 128 << 10;
-/// Number of different offsets at which stacks begin. Offsets are `COLOUR_BYTES` (seven lines) apart, so that the
-/// stacks of neighbouring scavengers use different cache sets.
+/// Number of different offsets at which stacks begin. Offsets are `COLOUR_BYTES` (seven lines) apart, so
+/// that the stacks of neighbouring scavengers use different cache sets.
 const COLOURS: usize = 64;
 const COLOUR_BYTES: usize = 7 * 64;
 
@@ -27,11 +27,11 @@ pub(super) struct Strings {
 }
 
 impl Strings {
-    /// `None` if there are fewer strings than the request says, or the last one does not end.
+    /// `None` if there are fewer strings than the request counts, or the last one does not end.
     pub(super) fn of(request: Request) -> Option<Self> {
-        let said = request.get();
-        let (begin, length) = (request.strings(), said.strings as usize);
-        let count = 3 + u64::from(said.arguments) + u64::from(said.variables);
+        let fields = request.get();
+        let (begin, length) = (request.strings(), fields.strings as usize);
+        let count = 3 + u64::from(fields.arguments) + u64::from(fields.variables);
         if count > MAX_WORDS {
             return None;
         }
@@ -73,8 +73,8 @@ pub(super) fn make(
     executable: &Image,
     loader: Option<&Image>,
 ) -> Result<usize, Errno> {
-    let said = request.get();
-    let bytes = (said.stack as usize).max(MIN_BYTES) & !4095;
+    let fields = request.get();
+    let bytes = (fields.stack as usize).max(MIN_BYTES) & !4095;
     let whole = bytes + GUARD_BYTES;
     let stack = Scratch::untouched(whole, Protection::ReadWrite)?;
     let begin = stack.address();
@@ -88,13 +88,13 @@ pub(super) fn make(
     let platform = words.above(&[u64::from_le_bytes(*b"x86_64\0\0"), 0])?;
 
     let pointers = 1
-        + (u64::from(said.arguments) + 1)
-        + (u64::from(said.variables) + 1)
+        + (u64::from(fields.arguments) + 1)
+        + (u64::from(fields.variables) + 1)
         + 2 * (auxiliary::MAX_AUXILIARY_ENTRIES as u64 + 1);
     let start = words.begin(pointers)?;
-    words.push(u64::from(said.arguments));
+    words.push(u64::from(fields.arguments));
     let mut at = strings.first;
-    for count in [said.arguments, said.variables] {
+    for count in [fields.arguments, fields.variables] {
         for _ in 0..count {
             words.push(at as u64);
             // SAFETY: the strings were counted.

@@ -11,13 +11,13 @@ use crate::{memory, sys};
 
 /// Most scavengers at one time.
 pub(super) const MAX_SCAVENGERS: usize = 1024;
-/// Nanoseconds between two checks of a held scavenger whether it may go on.
+/// Nanoseconds between two checks of a held scavenger whether it may continue.
 const HELD_POLL_INTERVAL_NS: u64 = 1_000_000;
 
 /// A scavenger, as the agent knows it.
 #[derive(Debug)]
 pub(crate) struct Scavenger {
-    /// Its home thread; 0: the entry is free; [`TAKEN`]: it is being filled.
+    /// Its home thread; 0: the entry is free; [`RESERVED`]: it is being filled.
     pub(super) thread: AtomicU32,
     /// Address of its [`ScavengerRequest`]; 0: none yet.
     pub(super) request: AtomicUsize,
@@ -68,7 +68,7 @@ impl Scavenger {
     }
 
     /// True if it is to run on its home thread, and no run queue may have it.
-    pub(crate) fn is_beside(&self) -> bool {
+    pub(crate) fn runs_on_home_thread(&self) -> bool {
         self.place() == ScavengerPlacement::Own as u32
     }
 
@@ -79,16 +79,16 @@ impl Scavenger {
 
     /// Waits while it is held. Called on its home thread, between two slices there.
     pub(crate) fn wait_while_held(&self) {
-        while self.is_held() && !ending::is_near() {
+        while self.is_held() && !ending::is_requested() {
             sys::nap(HELD_POLL_INTERVAL_NS);
         }
     }
 
     /// True if no run queue may have it.
-    pub(crate) fn keeps_off_run_queues(&'static self) -> bool {
+    pub(crate) fn is_barred_from_run_queues(&'static self) -> bool {
         self.place() != ScavengerPlacement::RunQueues as u32
             || self.home_thread.is_kept()
-            || ending::is_near()
+            || ending::is_requested()
     }
 
     /// Adds one to a counter of its request.
@@ -114,7 +114,7 @@ fn used() -> &'static [Scavenger] {
 }
 
 /// Thread number of an entry that is being filled.
-pub(super) const TAKEN: u32 = u32::MAX;
+pub(super) const RESERVED: u32 = u32::MAX;
 
 /// The scavenger whose home thread is the calling one.
 pub(super) fn own() -> Option<&'static Scavenger> {
@@ -159,33 +159,33 @@ impl Request {
     }
 }
 
-/// Takes the context of a scavenger that lies ready, for a run queue; `None`: none lies ready.
+/// Takes the context of a ready scavenger for a run queue; `None`: no scavenger is ready.
 pub(crate) fn take_ready() -> Option<&'static Context> {
     used()
         .iter()
         .filter(|scavenger| {
-            scavenger.thread.load(Ordering::Relaxed) != 0 && !scavenger.keeps_off_run_queues()
+            scavenger.thread.load(Ordering::Relaxed) != 0 && !scavenger.is_barred_from_run_queues()
         })
         .find_map(|scavenger| scavenger.home_thread.take())
 }
 
-/// Number of scavengers that lie ready.
+/// Number of ready scavengers.
 pub(crate) fn count_ready() -> u32 {
     let mut count = 0;
-    each_home_thread(|_, home_thread| count += u32::from(home_thread.is_ready()));
+    visit_home_threads(|_, home_thread| count += u32::from(home_thread.is_ready()));
     count
 }
 
 /// True if every scavenger has ended.
-pub(crate) fn none_left() -> bool {
+pub(crate) fn all_ended() -> bool {
     used()
         .iter()
         .all(|scavenger| scavenger.thread.load(Ordering::Acquire) == 0)
 }
 
 /// Calls `visit` with the number of every home thread.
-pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
-    each_home_thread(|thread, _| visit(thread));
+pub(crate) fn visit_threads(mut visit: impl FnMut(u32)) {
+    visit_home_threads(|thread, _| visit(thread));
 }
 
 /// True if any scavenger has not ended.
@@ -195,10 +195,10 @@ pub(crate) fn any_lives() -> bool {
 }
 
 /// Calls `visit` with every scavenger's home thread and `HomeThread`.
-pub(crate) fn each_home_thread(mut visit: impl FnMut(u32, &'static HomeThread)) {
+pub(crate) fn visit_home_threads(mut visit: impl FnMut(u32, &'static HomeThread)) {
     for scavenger in used() {
         let thread = scavenger.thread.load(Ordering::Relaxed);
-        if thread != 0 && thread != TAKEN {
+        if thread != 0 && thread != RESERVED {
             visit(thread, scavenger.home_thread());
         }
     }

@@ -51,19 +51,19 @@ impl Alternate {
 
     /// Removes it from the calling thread before another thread gets the slot. Signals are blocked.
     pub(super) fn take_back(&self) {
-        let taken = match present() {
+        let removed = match present() {
             Ok(now) if self.is(now) => own_thread::use_alternate_stack(NONE),
             other => other.map(drop),
         };
-        if taken.is_err() {
+        if removed.is_err() {
             // A thread that ends in a handler still runs on this stack, so it keeps it and the slot's next
             // thread gets a new one.
             self.place.store(0, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn is(&self, told: SignalStack) -> bool {
-        !is_none(told) && told[0] == self.place.load(Ordering::Relaxed)
+    pub(super) fn is(&self, stack: SignalStack) -> bool {
+        !is_none(stack) && stack[0] == self.place.load(Ordering::Relaxed)
     }
 
     /// Keeps this stack set after the handler with the frame at `context` has returned, although the thread
@@ -89,7 +89,7 @@ fn before(context: usize) -> SignalStack {
 }
 
 /// True if the frame at `context` lies on the alternate stack that its handler had.
-pub(super) fn holds(context: usize) -> bool {
+pub(super) fn contains_frame(context: usize) -> bool {
     let [begin, _, bytes] = before(context);
     context.wrapping_sub(begin) < bytes
 }
@@ -98,25 +98,25 @@ pub(super) fn holds(context: usize) -> bool {
 pub(super) fn present() -> Result<SignalStack, Errno> {
     let mut now = NONE;
     // SAFETY: the kernel writes a `stack_t`.
-    let asked = unsafe {
+    let result = unsafe {
         call(
             number::SIGALTSTACK,
             [0, (&raw mut now) as usize, 0, 0, 0, 0],
         )
     };
-    check(asked).map(|_| now)
+    check(result).map(|_| now)
 }
 
 /// Flags of a `stack_t`: only the lower 32 bits, since the kernel writes no more of that word into a frame.
-fn flags(told: SignalStack) -> usize {
-    told[1] & 0xffff_ffff
+fn flags(stack: SignalStack) -> usize {
+    stack[1] & 0xffff_ffff
 }
 
-fn is_none(told: SignalStack) -> bool {
-    flags(told) & DISABLED != 0
+fn is_none(stack: SignalStack) -> bool {
+    flags(stack) & DISABLED != 0
 }
 
 /// True if the thread runs on it now.
-pub(super) fn is_in_use(told: SignalStack) -> bool {
-    flags(told) == ON_STACK
+pub(super) fn is_in_use(stack: SignalStack) -> bool {
+    flags(stack) == ON_STACK
 }

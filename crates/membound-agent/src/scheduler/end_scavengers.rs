@@ -6,8 +6,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::ending::{ENDING, OVER};
-use super::page::here;
+use super::ending::{ENDING, MONITOR_ENDING};
+use super::page::has_run_queues;
 use super::thread_slot::{ThreadSlot, thread_slots};
 use super::{home_threads, monitor, monitor_thread, ring};
 use crate::scavenger::table;
@@ -33,7 +33,7 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 
 /// Ends all scavengers and the monitor thread, and returns when they are gone or have been given up.
 pub(crate) fn end_scavengers() {
-    if !here() || ENDING.swap(true, Ordering::SeqCst) {
+    if !has_run_queues() || ENDING.swap(true, Ordering::SeqCst) {
         return;
     }
     let _quiet = Quiet::new();
@@ -43,19 +43,19 @@ pub(crate) fn end_scavengers() {
     }
     ring::announce_room();
     for _ in 0..MAX_POLLS {
-        if table::none_left() {
+        if table::all_ended() {
             break;
         }
         home_threads::step_forward();
         thread_slots().for_each(ThreadSlot::give_up);
-        table::each_thread(|thread| {
+        table::visit_threads(|thread| {
             sys::queue_signal(sys::process(), thread, own_signals::SYS as u32, magic());
         });
         sys::nap(POLL_INTERVAL_NS);
     }
-    OVER.store(true, Ordering::Release);
+    MONITOR_ENDING.store(true, Ordering::Release);
     for _ in 0..MAX_POLLS {
-        if !monitor_thread::is_here() {
+        if !monitor_thread::is_running() {
             return;
         }
         sys::nap(POLL_INTERVAL_NS);
@@ -63,8 +63,8 @@ pub(crate) fn end_scavengers() {
 }
 
 impl ThreadSlot {
-    /// Empties the ring: the thread sends its contexts home at its next yield. If it comes to no yield,
-    /// they are sent home here.
+    /// Empties the ring: the thread returns its contexts to their home threads at its next yield. If it
+    /// comes to no yield, they are returned here.
     fn give_up(&'static self) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;

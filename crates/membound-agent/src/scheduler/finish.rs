@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::page::{IDLE_WISH, control_page, here};
+use super::page::{IDLE_HARVEST_FORCED, control_page, has_run_queues};
 use super::{is_agents, monitor};
 use crate::disposition::{Disposition, disposition};
 use crate::scavenger::table;
@@ -22,7 +22,7 @@ const HANGUP: u64 = 1;
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// True if a thread of the program that gets [`own_signals::CALL`] is to end.
-pub(crate) fn is_over() -> bool {
+pub(crate) fn has_program_ended() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
@@ -32,29 +32,30 @@ pub(crate) fn is_over() -> bool {
 /// thread's by now, all yields of their handlers would enter the agent, and frequent timers would keep them
 /// from ending.
 pub(crate) fn program_ends(code: u64) {
-    if here() {
+    if has_run_queues() {
         monitor::account_for_all();
     }
-    let wished = control_page().is_some_and(|control_page| control_page.finish != 0) && here();
-    if !wished || table::none_left() || ENDED.swap(true, Ordering::AcqRel) {
+    let scavengers_finish =
+        control_page().is_some_and(|control_page| control_page.finish != 0) && has_run_queues();
+    if !scavengers_finish || table::all_ended() || ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _quiet = Quiet::new();
     super::thread_ends();
-    IDLE_WISH.store(1, Ordering::Release);
-    end_others();
+    IDLE_HARVEST_FORCED.store(1, Ordering::Release);
+    end_other_threads();
     // A reader of the program's output that waits for end of file must not wait for its scavengers.
     let _ = own_thread::close_from(0);
-    while !table::none_left() && !is_asked_to_end() {
+    while !table::all_ended() && !has_end_signal() {
         sys::nap(POLL_INTERVAL_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// True if, since the program has ended, a signal has come by which users end programs. A signal that the
+/// True if, since the program has ended, a signal is pending by which users end programs. A signal that the
 /// program ignores does not count, nor a `SIGHUP` with a handler, which seldom means that.
-fn is_asked_to_end() -> bool {
+fn has_end_signal() -> bool {
     let mut pending = 0_u64;
     // SAFETY: the kernel writes one word.
     let found = unsafe {
@@ -63,9 +64,9 @@ fn is_asked_to_end() -> bool {
             [(&raw mut pending) as usize, 8, 0, 0, 0, 0],
         )
     };
-    let came = |signal: &u64| pending & own_signals::mask(&[*signal]) != 0;
+    let is_pending = |signal: &u64| pending & own_signals::mask(&[*signal]) != 0;
     found == 0
-        && ENDING.into_iter().filter(came).any(|signal| {
+        && ENDING.into_iter().filter(is_pending).any(|signal| {
             disposition(signal, None).is_some_and(|it| {
                 !it.is_ignored() && (signal != HANGUP || it.handler == Disposition::DEFAULT.handler)
             })
@@ -73,22 +74,22 @@ fn is_asked_to_end() -> bool {
 }
 
 /// Makes every other thread of the program end itself.
-fn end_others() {
+fn end_other_threads() {
     let own = sys::thread();
     let process = sys::process();
     let Ok(mut room) = threads::room_for_threads() else {
         return;
     };
     for _ in 0..MAX_POLLS {
-        let mut left = false;
-        let seen = threads::each(&mut room, |thread| {
+        let mut any_left = false;
+        let visited = threads::each(&mut room, |thread| {
             if thread != own && !is_agents(thread) && !threads::has_ended(thread) {
-                left = true;
+                any_left = true;
                 sys::send_signal(process, thread, own_signals::CALL as u32);
             }
             Ok(())
         });
-        if seen.is_err() || !left {
+        if visited.is_err() || !any_left {
             return;
         }
         sys::nap(POLL_INTERVAL_NS);

@@ -1,4 +1,4 @@
-//! How a scavenger is handed over between its home thread and run queues.
+//! Hands a scavenger over between its home thread and run queues.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -16,19 +16,20 @@ pub(crate) const MASK: u64 =
 pub(super) const HOME: u32 = 0;
 /// State: a run queue has the scavenger, or is being given it.
 pub(super) const AWAY: u32 = 1;
-/// State: the context lies ready, and any run queue may take it.
+/// State: the context is ready, and any run queue may take it.
 pub(super) const READY: u32 = 2;
 
-/// Pending request: what the home thread does before the scavenger goes on.
+/// Pending request: what the home thread does before the scavenger continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingRequest {
     /// Nothing: run on.
     Run,
     /// Make the system call that the signal frame asks for.
     Call,
-    /// Stay at home for the back-off time: the scavenger did not come back to a yield.
+    /// Stay on the home thread for the back-off time: the scavenger did not reach a yield.
     BackOff,
-    /// Stay at home for the shortest back-off time: the kernel used the time slice, for page faults.
+    /// Stay on the home thread for the shortest back-off time: the kernel used the time slice, for page
+    /// faults.
     ShortBackOff,
     /// End with this signal.
     Die(u32),
@@ -67,7 +68,7 @@ pub(crate) struct HomeThread {
     /// The pending request, a [`PendingRequest`] as its word.
     pub(super) pending_request: AtomicU32,
     /// Address of the `ucontext` from which the scavenger resumes; 0: it is parked. The context itself
-    /// cannot tell: the scavenger may have been interrupted while parking, with its stack pointer already
+    /// cannot know: the scavenger may have been interrupted while parking, with its stack pointer already
     /// written.
     pub(super) frame: AtomicU64,
     /// Address of the home thread's slot; 0: none.
@@ -81,7 +82,7 @@ pub(crate) struct HomeThread {
     /// End of its back-off, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) backs_off_until_ns: AtomicU64,
     /// [`Self::loads`] at the last poll of the monitor thread.
-    pub(super) seen_loads: AtomicU64,
+    pub(super) counted_loads: AtomicU64,
     /// CPU time of its home thread when idle-time execution was last judged.
     pub(super) judged: JudgedCpuTime,
 }
@@ -98,14 +99,15 @@ impl HomeThread {
             in_idle_time: AtomicU32::new(0),
             kept: AtomicU32::new(0),
             backs_off_until_ns: AtomicU64::new(0),
-            seen_loads: AtomicU64::new(0),
+            counted_loads: AtomicU64::new(0),
             judged: JudgedCpuTime::new(),
         }
     }
 
     pub(super) fn of(context: &Context) -> &'static Self {
         let address = context.address() as usize - offset_of!(Self, context);
-        // SAFETY: every context that goes home is part of a `HomeThread`, and these are static.
+        // SAFETY: every context that returns to a home thread is part of a `HomeThread`, and these are
+        // static.
         unsafe { &*(address as *const Self) }
     }
 
@@ -136,7 +138,7 @@ impl HomeThread {
     }
 
     /// True if a run queue has the scavenger.
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn is_in_run_queue(&self) -> bool {
         self.state.load(Ordering::Acquire) == AWAY
     }
 
@@ -148,7 +150,7 @@ impl HomeThread {
 
     /// Run queues may have it again. `thread`, its home thread, leaves `SCHED_IDLE` so that it comes to a
     /// yield soon.
-    pub(super) fn let_go(&self, thread: u32) {
+    pub(super) fn release(&self, thread: u32) {
         self.kept.store(0, Ordering::Release);
         schedule(thread, SCHED_OTHER);
     }
@@ -175,7 +177,7 @@ pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
 
 /// Gives a context, which must be in no ring any more, back to its home thread. `frame` is the address of
 /// its `ucontext` if a signal interrupted it, 0 if it is parked.
-pub(super) fn send_home(context: &Context, frame: u64, pending_request: PendingRequest) {
+pub(super) fn return_home(context: &Context, frame: u64, pending_request: PendingRequest) {
     let home_thread = HomeThread::of(context);
     home_thread.frame.store(frame, Ordering::Relaxed);
     home_thread
@@ -210,25 +212,25 @@ impl HomeThread {
         self.state.load(Ordering::Acquire) == READY
     }
 
-    /// Keeps the scavenger at home from now on; `false` if a run queue has it already.
-    pub(crate) fn stays_home(&self) -> bool {
+    /// Keeps the scavenger on its home thread from now on; `false` if a run queue has it already.
+    pub(crate) fn keep_at_home(&self) -> bool {
         self.take_back() || self.state.load(Ordering::Acquire) == HOME
     }
 
     /// Withdraws the offer; `false` if a run queue has taken the scavenger.
     pub(super) fn take_back(&self) -> bool {
-        let taken_back =
+        let exchanged =
             self.state
                 .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
-        taken_back.is_ok()
+        exchanged.is_ok()
     }
 
-    /// Takes the context for a run queue, if it lies ready. The exchange lets exactly one of all run queues
+    /// Takes the context for a run queue, if it is ready. The exchange lets exactly one of all run queues
     /// and the home thread win.
     pub(crate) fn take(&self) -> Option<&Context> {
-        let taken = self
-            .state
-            .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok().then_some(&self.context)
+        let exchanged =
+            self.state
+                .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
+        exchanged.is_ok().then_some(&self.context)
     }
 }

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use membound_wire::{Idle, RunQueue, ScavengerProcessState, ScavengerRequest};
 
 use super::handover::{AWAY, HOME, HomeThread, PendingRequest, READY};
-use super::page::{has_peers, here, idle};
+use super::page::{has_peers, has_run_queues, idle};
 use super::policy::{SCHED_IDLE, SCHED_OTHER, schedule};
 use super::ring::{ROOM_EVENTS, has_yielded};
 use super::thread_slot::{Context, ROUNDING_AT_FIRST, Use, slots, take_slot};
@@ -22,14 +22,15 @@ use crate::scavenger::table::Scavenger;
 use crate::signal_frame::Registers;
 use crate::sys::{self, Errno};
 
-/// Credit of a scavenger that runs at home: it comes back to its home thread after about 50 µs of counted
-/// run time.
+/// Credit of a scavenger that runs on its home thread: it comes back to its home thread after about 50 µs of
+/// counted run time.
 const IDLE_TIME_CREDIT: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
 /// Longest wait for room, in nanoseconds, before the home thread tries again.
 const ROOM_TIMEOUT_NS: u64 = 100_000_000;
 /// Longest wait, in nanoseconds, for a thread whose run queue has room to come to a yield.
 const TAKE_TIMEOUT_NS: u64 = 5_000_000;
-/// Waits for room after which the scavenger runs at home although no thread of the program has yielded yet.
+/// Waits for room after which the scavenger runs on its home thread although no thread of the program has
+/// yielded yet.
 const MAX_WAITS_FOR_FIRST_YIELD: u32 = 10;
 
 global_asm!(
@@ -92,14 +93,14 @@ unsafe extern "C" {
 /// Gets the calling home thread a slot, so that the scavenger's system calls are dispatched to the agent.
 /// Returns `false` in a process without run queues.
 pub(crate) fn settle(home_thread: &'static HomeThread) -> Result<bool, Errno> {
-    if !here() {
+    if !has_run_queues() {
         return Ok(false);
     }
     let slot = take_slot(Use::FreeHome).ok_or(Errno::ENOSPC)?;
     slot.settle(sys::thread(), 0)?;
     // The state and the slot may have been another scavenger's.
     home_thread
-        .seen_loads
+        .counted_loads
         .store(home_thread.loads(slot), Ordering::Relaxed);
     home_thread.backs_off_until_ns.store(0, Ordering::Relaxed);
     home_thread.slot.store(slot.address(), Ordering::Relaxed);
@@ -121,10 +122,10 @@ pub(crate) fn live(
     context.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
     context.resume.store(resume, Ordering::Relaxed);
     let mut in_idle_time = false;
-    let mut is_beside = false;
+    let mut runs_on_home_thread = false;
     let mut back_offs = BackOffs::default();
     loop {
-        if ending::is_near() {
+        if ending::is_requested() {
             end::leave(scavenger);
         }
         let pending_request =
@@ -154,10 +155,10 @@ pub(crate) fn live(
             slot.credit.store(credit, Ordering::Relaxed);
             // The monitor thread clears `alone` and the credit to call the scavenger to a yield. One that
             // runs on another hardware thread of the primary's core returns by itself, to ask whether it
-            // may go on.
-            let alone = in_idle_time && (has_peers() || !scavenger.is_beside());
+            // may continue.
+            let alone = in_idle_time && (has_peers() || !scavenger.runs_on_home_thread());
             slot.alone.store(u8::from(alone), Ordering::Relaxed);
-            // A ring of one: at a miss the scavenger itself goes on, for as long as it has credit.
+            // A ring of one: at a miss the scavenger itself continues, as long as it has credit.
             context.next.store(context.address(), Ordering::Relaxed);
             slot.first.store(0, Ordering::Relaxed);
         }
@@ -167,13 +168,13 @@ pub(crate) fn live(
         let before = sys::monotonic_ns();
         let left_ns = home_thread.back_off_left_ns(before);
         home_thread.in_idle_time.store(0, Ordering::Relaxed);
-        let was_beside = is_beside;
-        is_beside = scavenger.is_beside();
-        if is_beside {
-            if !was_beside {
+        let ran_on_home_thread = runs_on_home_thread;
+        runs_on_home_thread = scavenger.runs_on_home_thread();
+        if runs_on_home_thread {
+            if !ran_on_home_thread {
                 schedule(0, SCHED_OTHER);
             }
-            admission::await_let_in();
+            admission::await_admission();
             in_idle_time = true;
             continue;
         }
@@ -231,12 +232,13 @@ impl BackOffs {
     }
 }
 
-/// Offers the scavenger to run queues and waits until it is back; `false` if it is to run on at home.
+/// Offers the scavenger to run queues and waits until it is back; `false` if it is to continue on its home
+/// thread.
 ///
 /// Run queues take scavengers instead of being given them: on a busy processor this thread would not be
 /// scheduled in time to hand its scavenger over when a run queue has room.
 fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool {
-    if finish::is_over() {
+    if finish::has_program_ended() {
         // No thread is left that could yield to it.
         return false;
     }
@@ -244,12 +246,12 @@ fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool 
     loop {
         // Read before the offer: if a run queue gets room after this, the wait below returns at once.
         let room = ROOM_EVENTS.load(Ordering::Acquire);
-        // SeqCst, as `open` in `refill`: either that thread finds READY, or `asked_to_take` finds its queue
+        // SeqCst, as `open` in `refill`: either that thread finds READY, or `ask_to_take` finds its queue
         // open.
         home_thread.state.store(READY, Ordering::SeqCst);
         let mut takers = 0;
         for slot in slots() {
-            takers += u32::from(slot.asked_to_take());
+            takers += u32::from(slot.ask_to_take());
         }
         let harvests = idle() == Idle::Harvest;
         if takers > 0 || !(harvests && (in_idle_time || has_peers())) {

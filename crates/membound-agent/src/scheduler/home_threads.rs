@@ -13,47 +13,48 @@ use crate::scavenger::table::{self, Scavenger};
 use crate::sys::call;
 
 /// True if no run queue may have the scavenger of this context.
-pub(super) fn keeps_off_run_queues(context: &Context) -> bool {
-    Scavenger::of(HomeThread::of(context)).keeps_off_run_queues()
+pub(super) fn is_barred_from_run_queues(context: &Context) -> bool {
+    Scavenger::of(HomeThread::of(context)).is_barred_from_run_queues()
 }
 
 /// Polls all home threads: calls those to their next yield whose scavengers may take time slices now, if a
 /// run queue `takes` them, and adds up the scavengers' progress. Returns true if a run queue has a
 /// scavenger that must leave it.
-pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
-    let mut leaves = false;
-    table::each_home_thread(|_, home_thread| {
+pub(super) fn poll_all(now_ns: u64, takes: bool) -> bool {
+    let mut must_leave = false;
+    table::visit_home_threads(|_, home_thread| {
         let Some(slot) = home_thread.slot() else {
             return;
         };
         let scavenger = Scavenger::of(home_thread);
-        let keeps_off = scavenger.keeps_off_run_queues();
-        leaves |= keeps_off && home_thread.is_away();
-        let is_free = !keeps_off && home_thread.back_off_left_ns(now_ns) == 0;
+        let is_barred = scavenger.is_barred_from_run_queues();
+        must_leave |= is_barred && home_thread.is_in_run_queue();
+        let is_free = !is_barred && home_thread.back_off_left_ns(now_ns) == 0;
         let is_called = takes && is_free || scavenger.is_held();
         if is_called && slot.alone.swap(0, Ordering::Relaxed) != 0 {
             slot.credit.store(0, Ordering::Relaxed);
         }
         let loads = home_thread.loads(slot);
-        let before = home_thread.seen_loads.swap(loads, Ordering::Relaxed);
+        let counted = home_thread.counted_loads.swap(loads, Ordering::Relaxed);
         let progress = offset_of!(ScavengerRequest, progress);
-        scavenger.add(progress, loads.wrapping_sub(before));
+        scavenger.add(progress, loads.wrapping_sub(counted));
     });
-    leaves
+    must_leave
 }
 
-/// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is ready
-/// for one, or runs on its home thread because no run queue has room.
+/// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is
+/// ready for one, or runs on its home thread because no run queue has room.
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
-    table::each_home_thread(|_, home_thread| {
-        let is_free = !Scavenger::of(home_thread).keeps_off_run_queues()
+    table::visit_home_threads(|_, home_thread| {
+        let is_free = !Scavenger::of(home_thread).is_barred_from_run_queues()
             && home_thread.back_off_left_ns(now_ns) == 0;
         let runs_alone = home_thread
             .slot()
             .is_some_and(|slot| slot.alone.load(Ordering::Relaxed) != 0);
-        count +=
-            u32::from(home_thread.is_away() || is_free && (home_thread.is_ready() || runs_alone));
+        count += u32::from(
+            home_thread.is_in_run_queue() || is_free && (home_thread.is_ready() || runs_alone),
+        );
     });
     count
 }
@@ -62,7 +63,7 @@ pub(super) fn candidates(now_ns: u64) -> u32 {
 /// queue has room. Where the program keeps the processors busy there is no idle time, and they would not
 /// come to a yield for seconds.
 pub(super) fn call_from_idle_time() {
-    table::each_home_thread(|thread, home_thread| {
+    table::visit_home_threads(|thread, home_thread| {
         if home_thread.is_in_idle_time() {
             schedule(thread, SCHED_OTHER);
         }
@@ -72,19 +73,20 @@ pub(super) fn call_from_idle_time() {
 /// True if any scavenger runs in idle time for want of a run queue.
 pub(super) fn any_in_idle_time() -> bool {
     let mut any = false;
-    table::each_home_thread(|_, home_thread| any |= home_thread.is_in_idle_time());
+    table::visit_home_threads(|_, home_thread| any |= home_thread.is_in_idle_time());
     any
 }
 
-/// Called when the program begins: lowers every home thread to `SCHED_IDLE`, also the home threads of scavengers
-/// that have not reached a yield. A home thread that leaves `SCHED_IDLE` later has the lowest weight.
-pub(crate) fn stand_back() {
+/// Called when the program begins: lowers every home thread to `SCHED_IDLE`, also the home threads of
+/// scavengers that have not reached a yield. A home thread that leaves `SCHED_IDLE` later has the lowest
+/// weight.
+pub(crate) fn lower_priorities() {
     if has_peers() {
         return;
     }
     const SET_PRIORITY: usize = 141;
     const LOWEST_PRIORITY_NICENESS: usize = 19;
-    table::each_thread(|thread| {
+    table::visit_threads(|thread| {
         // SAFETY: it touches no memory. Where it is refused, the thread's niceness stays.
         let _ = unsafe {
             call(
@@ -99,5 +101,5 @@ pub(crate) fn stand_back() {
 /// Home threads are to end: they leave `SCHED_IDLE`, so that they can also where the program keeps
 /// processors busy.
 pub(super) fn step_forward() {
-    table::each_thread(|thread| schedule(thread, SCHED_OTHER));
+    table::visit_threads(|thread| schedule(thread, SCHED_OTHER));
 }

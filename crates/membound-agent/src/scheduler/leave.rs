@@ -16,7 +16,7 @@ use super::alternate;
 use super::handover::{self, PendingRequest};
 use super::leaving::Leaving;
 use super::overdue;
-use super::page::tell;
+use super::page::add_to_counter;
 use super::thread_slot::{Context, ThreadSlot, set_fs};
 use super::timing::between;
 use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
@@ -41,7 +41,7 @@ global_asm!(
     "and rsp, -16",
     "xor ebp, ebp",
     "cld",
-    "call {left}",
+    "call {hand_over}",
     "mov r12, rax",
     "mov rdi, r13",
     "call {unmask}",
@@ -59,7 +59,7 @@ global_asm!(
     stack = const offset_of!(ThreadSlot, stack),
     rounding = const offset_of!(ThreadSlot, rounding),
     mask = const offset_of!(ThreadSlot, leaving) + offset_of!(Leaving, mask),
-    left = sym left,
+    hand_over = sym hand_over,
     unmask = sym unmask,
 );
 
@@ -68,7 +68,7 @@ unsafe extern "C" {
 }
 
 /// Handles a signal to the program. If the calling thread runs a context, returns the address at which the
-/// thread goes on instead of in the program's handler; 0: the handler just returns.
+/// thread continues instead of in the program's handler; 0: the handler just returns.
 pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
@@ -96,12 +96,12 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
         let value = unsafe { memory::get(arrived.information + 8 * index) };
         word.store(value, Ordering::Relaxed);
     }
-    tell(offset_of!(ControlPage, interrupted), 1);
+    add_to_counter(offset_of!(ControlPage, interrupted), 1);
     Some(slot.leave(arrived, PendingRequest::Run))
 }
 
 /// Handles a system call or a fault, with all signals blocked. If the calling thread runs a context,
-/// returns the address at which the thread goes on.
+/// returns the address at which the thread continues.
 pub(crate) fn on_trap(arrived: Arrived, pending_request: PendingRequest) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     if slot.parked() {
@@ -110,13 +110,13 @@ pub(crate) fn on_trap(arrived: Arrived, pending_request: PendingRequest) -> Opti
     }
     slot.leaving.signal.store(0, Ordering::Relaxed);
     if pending_request == PendingRequest::Call {
-        tell(offset_of!(ControlPage, calls), 1);
+        add_to_counter(offset_of!(ControlPage, calls), 1);
     }
     Some(slot.leave(arrived, pending_request))
 }
 
 /// Ends a time slice that takes too long, with all signals blocked. If the thread is still in it, returns
-/// the address at which the thread goes on.
+/// the address at which the thread continues.
 pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
     let slot = ThreadSlot::with_context()?;
     let ip = arrived.registers().rip;
@@ -126,7 +126,7 @@ pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
         return None;
     }
     slot.leaving.signal.store(0, Ordering::Relaxed);
-    tell(offset_of!(ControlPage, overdue), 1);
+    add_to_counter(offset_of!(ControlPage, overdue), 1);
     Some(slot.leave(arrived, overdue::pending_request(slot)))
 }
 
@@ -169,9 +169,9 @@ fn on_own_stack(arrived: Arrived) -> Option<u64> {
     const NEAR: u64 = 64 << 10;
     const PLAIN_BYTES: usize = 512;
     let stack = arrived.registers().state().stack_pointer();
-    let here = arrived.context as u64;
-    if here < stack && stack - here < NEAR {
-        return Some(here);
+    let context_address = arrived.context as u64;
+    if context_address < stack && stack - context_address < NEAR {
+        return Some(context_address);
     }
     // SAFETY: the kernel put a pointer there.
     let vectors: usize = unsafe { memory::get(arrived.context + AREA_OFFSET) };
@@ -205,9 +205,9 @@ fn copy(from: usize, to: usize, bytes: usize) {
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
 }
 
-/// Gives the scavenger away and returns the address at which the thread goes on. Runs on the thread's own
+/// Gives the scavenger away and returns the address at which the thread continues. Runs on the thread's own
 /// stack, with all signals blocked.
-extern "C" fn left(slot: &'static ThreadSlot) -> u64 {
+extern "C" fn hand_over(slot: &'static ThreadSlot) -> u64 {
     let leaving = &slot.leaving;
     let frame = leaving.frame.load(Ordering::Relaxed);
     let context = Context::at(slot.current.load(Ordering::Relaxed));
@@ -234,7 +234,7 @@ extern "C" fn left(slot: &'static ThreadSlot) -> u64 {
             unsafe { memory::put(frame as usize + MASK_OFFSET, handover::MASK) };
         }
         // After all changes to the frame: from here on the home thread may resume from it.
-        handover::send_home(context, frame, pending_request);
+        handover::return_home(context, frame, pending_request);
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {

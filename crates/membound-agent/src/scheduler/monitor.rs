@@ -6,11 +6,11 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::{ASK, ControlPage, Idle};
 
-use super::admission::{BEGINS, let_in, lets_in};
+use super::admission::{BEGINS, are_admitted, set_admission};
 use super::handover::{self, PendingRequest};
 use super::monitor_thread::THREAD;
 use super::pace::{Activity, Pace, Phases, UNIT_NS, WHOLE};
-use super::page::{control_page, has_peers, idle, tell};
+use super::page::{add_to_counter, control_page, has_peers, idle};
 use super::ring::announce_room;
 use super::thread_slot::{Context, ThreadSlot, Use, thread_slots};
 use super::{ending, home_threads, idle_time, overdue};
@@ -30,19 +30,19 @@ const EXIT_CHECK_INTERVAL_NS: u64 = 100_000_000;
 /// Starts the monitor thread.
 pub(super) fn start() -> Result<(), Errno> {
     let flags = own_thread::THREAD | own_thread::SAME_DIRECTORY;
-    own_thread::start(flags, STACK_BYTES, look_after, 0).map(drop)
+    own_thread::start(flags, STACK_BYTES, run, 0).map(drop)
 }
 
-extern "C" fn look_after(_: usize) -> ! {
+extern "C" fn run(_: usize) -> ! {
     own_thread::name(c"membound-lanes");
     THREAD.store(sys::thread(), Ordering::Release);
     // The thread does not share its descriptor table.
     let _ = own_thread::close_from(0);
     let mut pace = Pace::new();
     let mut phases = Phases::new();
-    let mut since_thorough = 0;
+    let mut since_exit_check = 0;
     let mut since_call = 0;
-    let mut looks = 0_u32;
+    let mut polls_with_slices = 0_u32;
     let mut idle_time_judge = idle_time::Judge::default();
     loop {
         let units = if pace.is_at_rest() {
@@ -58,62 +58,62 @@ extern "C" fn look_after(_: usize) -> ! {
         };
         let period = u64::from(units) * UNIT_NS;
         sys::nap(period);
-        if ending::is_over() {
+        if ending::is_monitor_ending() {
             THREAD.store(0, Ordering::Release);
             own_thread::exit(0);
         }
-        let were_in = lets_in();
+        let were_admitted = are_admitted();
         if BEGINS.swap(0, Ordering::AcqRel) == 1 {
             phases.begin();
         }
         let (share, length) = control_page().map_or((WHOLE, 1), |it| (it.share, it.phase_looks));
-        let_in(phases.after(units, share, length, pace.units()));
-        let look = Look {
-            were_in,
-            changed: lets_in() != were_in,
-            times: pace.is_timed_after(looks),
+        set_admission(phases.after(units, share, length, pace.units()));
+        let poll = Poll {
+            were_admitted,
+            changed: are_admitted() != were_admitted,
+            times: pace.is_timed_after(polls_with_slices),
             period_ns: period,
         };
-        let mut seen = Activity::Rest;
-        let mut turns = false;
+        let mut activity = Activity::Rest;
+        let mut any_slices = false;
         for slot in thread_slots() {
-            let found = look_at(slot, &look);
-            turns |= matches!(found, Activity::Turns { .. });
-            seen = seen.and(found);
+            let slot_activity = poll_slot(slot, &poll);
+            any_slices |= matches!(slot_activity, Activity::Slices { .. });
+            activity = activity.and(slot_activity);
         }
-        looks = looks.saturating_add(u32::from(turns));
-        pace.has_seen(if table::any_lives() {
-            seen
+        polls_with_slices = polls_with_slices.saturating_add(u32::from(any_slices));
+        pace.record(if table::any_lives() {
+            activity
         } else {
             Activity::Rest
         });
         since_call += period;
-        let takes = thread_slots().any(ThreadSlot::takes);
+        let can_take = thread_slots().any(ThreadSlot::can_take);
         if since_call >= CALL_INTERVAL_NS {
             since_call = 0;
             // Once called they come to a yield, and then ask run queues themselves.
-            if takes && home_threads::any_in_idle_time() {
+            if can_take && home_threads::any_in_idle_time() {
                 home_threads::call_from_idle_time();
             }
         }
         let now_ns = sys::monotonic_ns();
-        if home_threads::look_at_all(now_ns, takes) {
+        if home_threads::poll_all(now_ns, can_take) {
             thread_slots().for_each(ThreadSlot::ask);
         }
-        idle_time_judge.look(now_ns);
-        since_thorough += period;
-        if since_thorough >= EXIT_CHECK_INTERVAL_NS {
-            since_thorough = 0;
-            end_if_left_alone();
+        idle_time_judge.judge_if_due(now_ns);
+        since_exit_check += period;
+        if since_exit_check >= EXIT_CHECK_INTERVAL_NS {
+            since_exit_check = 0;
+            end_process_without_program();
         }
     }
 }
 
 /// What one poll does at every run queue.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Poll {
     /// True if scavengers were admitted since the last poll.
-    were_in: bool,
+    were_admitted: bool,
     /// True if that is different now.
     changed: bool,
     /// True if slices are timed after this poll.
@@ -121,36 +121,36 @@ struct Look {
     period_ns: u64,
 }
 
-fn look_at(slot: &'static ThreadSlot, look: &Look) -> Activity {
+fn poll_slot(slot: &'static ThreadSlot, poll: &Poll) -> Activity {
     slot.keep_exceptions_apart();
     let thread = slot.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = sys::cpu_ns(thread) else {
         reclaim(slot, false);
         return Activity::Motion;
     };
-    let (turned, ran_ns) = account(slot, cpu_ns, look.were_in);
-    let is_overdue = overdue::watch(slot, thread, turned, ran_ns);
+    let (slices, ran_ns) = account(slot, cpu_ns, poll.were_admitted);
+    let is_overdue = overdue::watch(slot, thread, slices, ran_ns);
     // A thread that has run for less may be waiting.
-    let little = ran_ns < look.period_ns / 4;
+    let ran_little = ran_ns < poll.period_ns / 4;
     let empty = slot.count.load(Ordering::Acquire) == 0;
-    slot.look_for_lonely();
+    slot.count_lonely_polls();
     if !empty {
-        if turned == 0 && little && idle() != Idle::Stop {
+        if slices == 0 && ran_little && idle() != Idle::Stop {
             steal(slot, thread);
-        } else if look.times {
+        } else if poll.times {
             slot.time();
-        } else if look.changed {
+        } else if poll.changed {
             slot.ask();
         }
     }
     let open = slot.current.load(Ordering::Acquire) != 0;
     if is_overdue {
         Activity::Overdue
-    } else if turned > 0 {
-        Activity::Turns { open }
-    } else if open || (little && !empty) {
+    } else if slices > 0 {
+        Activity::Slices { open }
+    } else if open || (ran_little && !empty) {
         Activity::Motion
-    } else if little {
+    } else if ran_little {
         Activity::Waits
     } else {
         Activity::Rest
@@ -161,22 +161,23 @@ fn look_at(slot: &'static ThreadSlot, look: &Look) -> Activity {
 pub(super) fn account_for_all() {
     for slot in thread_slots() {
         if let Some(cpu_ns) = sys::cpu_ns(slot.thread.load(Ordering::Acquire)) {
-            account(slot, cpu_ns, lets_in());
+            account(slot, cpu_ns, are_admitted());
         }
     }
 }
 
 /// Adds a thread's slices and CPU time since the last call to the control page, without those in short
 /// waits. Returns both with those.
-fn account(slot: &ThreadSlot, cpu_ns: u64, let_in: bool) -> (u64, u64) {
-    let turns = slot.turns.load(Ordering::Relaxed);
-    let begun = turns.saturating_sub(slot.seen_turns.swap(turns, Ordering::Relaxed));
-    let before = slot.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
+fn account(slot: &ThreadSlot, cpu_ns: u64, are_admitted: bool) -> (u64, u64) {
+    let all_slices = slot.turns.load(Ordering::Relaxed);
+    let new_slices =
+        all_slices.saturating_sub(slot.counted_slices.swap(all_slices, Ordering::Relaxed));
+    let before = slot.counted_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
     let ran_ns = cpu_ns.saturating_sub(before);
     let (in_waits, waited_ns) = slot.account_for_waits();
-    let turned = begun.saturating_sub(in_waits);
-    if turned > 0 {
-        let (all, cpu) = if let_in {
+    let slices_in_stalls = new_slices.saturating_sub(in_waits);
+    if slices_in_stalls > 0 {
+        let (slices_offset, cpu_offset) = if are_admitted {
             (
                 offset_of!(ControlPage, turns_with),
                 offset_of!(ControlPage, cpu_with_ns),
@@ -187,10 +188,10 @@ fn account(slot: &ThreadSlot, cpu_ns: u64, let_in: bool) -> (u64, u64) {
                 offset_of!(ControlPage, cpu_without_ns),
             )
         };
-        tell(all, turned);
-        tell(cpu, ran_ns.saturating_sub(waited_ns));
+        add_to_counter(slices_offset, slices_in_stalls);
+        add_to_counter(cpu_offset, ran_ns.saturating_sub(waited_ns));
     }
-    (begun, ran_ns)
+    (new_slices, ran_ns)
 }
 
 /// Takes the contexts of a thread that waits in the kernel, and closes its run queue until it yields again.
@@ -203,7 +204,7 @@ fn steal(slot: &'static ThreadSlot, thread: u32) {
         let waits = threads::waits_in_call(thread) && slot.current.load(Ordering::Acquire) == 0;
         if waits {
             slot.open.store(0, Ordering::Release);
-            tell(offset_of!(ControlPage, steals), empty(slot));
+            add_to_counter(offset_of!(ControlPage, steals), empty(slot));
         } else {
             slot.ask();
         }
@@ -221,32 +222,33 @@ pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
         slot.lock.store(1, Ordering::Release);
     }
     if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
-        account(slot, cpu_ns, lets_in());
+        account(slot, cpu_ns, are_admitted());
     }
     slot.owner.store(0, Ordering::SeqCst);
     slot.open.store(0, Ordering::SeqCst);
-    tell(offset_of!(ControlPage, reclaimed), empty(slot));
+    add_to_counter(offset_of!(ControlPage, reclaimed), empty(slot));
     slot.lock.store(0, Ordering::Release);
     slot.used.store(Use::Free as u32, Ordering::Release);
     announce_room();
 }
 
-/// Sends all contexts of a run queue home, and returns their number. The caller has the lock.
+/// Returns all contexts of a run queue to their home threads; the result is their number. The caller has the
+/// lock.
 pub(super) fn empty(slot: &'static ThreadSlot) -> u64 {
     slot.next.store(ASK, Ordering::SeqCst);
-    let sent = slot.count.swap(0, Ordering::AcqRel);
+    let count = slot.count.swap(0, Ordering::AcqRel);
     let mut at = slot.ring.swap(0, Ordering::AcqRel);
-    for _ in 0..sent {
+    for _ in 0..count {
         let context = Context::at(at);
         at = context.next.load(Ordering::Acquire);
-        handover::send_home(context, 0, PendingRequest::Run);
+        handover::return_home(context, 0, PendingRequest::Run);
     }
-    sent.into()
+    count.into()
 }
 
 /// Ends the process if no thread of the program is left, only scavengers and membound's threads.
-fn end_if_left_alone() {
-    if let Some(code) = threads::left_with(table::is_own_thread) {
+fn end_process_without_program() {
+    if let Some(code) = threads::exit_code_without_others(table::is_own_thread) {
         // SAFETY: no thread of the program runs any more.
         let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub(super) static THREAD: AtomicU32 = AtomicU32::new(0);
 
 /// True if the monitor thread runs.
-pub(super) fn is_here() -> bool {
+pub(super) fn is_running() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 

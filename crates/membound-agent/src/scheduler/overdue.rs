@@ -1,10 +1,10 @@
-//! Takes home scavengers that do not come back to a yield.
+//! Deschedules scavengers that do not reach a yield.
 //!
 //! Between two yields a scavenger has the program's thread for itself. If a time slice does not end, for
-//! example in a loop that no plan knew of, the monitor thread sends a signal by which the scavenger goes
-//! home. There it stays for a back-off that doubles each time, so that the program loses little. Where the
-//! kernel used the slice, for a page's first use, or where there is no program to lose anything, the
-//! back-off is as short as the first.
+//! example in a loop that no plan knew of, the monitor thread sends a signal that returns the scavenger to
+//! its home thread. There it waits for a back-off that doubles each time, so that the program loses little.
+//! Where the kernel used the slice, for a page's first use, or where there is no program to lose anything,
+//! the back-off is as short as the first.
 
 use core::sync::atomic::Ordering;
 
@@ -28,33 +28,37 @@ fn magic() -> u64 {
     watch as *const () as u64
 }
 
-/// True if a signal with this information says that a time slice is overdue.
+/// True if a signal with this information reports an overdue time slice.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
 }
 
 /// Checks a thread that, since the last poll, has begun `turned` slices and used `ran_ns` of CPU time. If
 /// its slice is overdue, sends it the signal that ends the slice, and returns true.
-pub(super) fn watch(slot: &ThreadSlot, thread: u32, turned: u64, ran_ns: u64) -> bool {
+pub(super) fn watch(slot: &ThreadSlot, thread: u32, slices: u64, ran_ns: u64) -> bool {
     let current = slot.current.load(Ordering::Acquire);
-    if turned > 0 || !slot.is_member(current) {
-        slot.turn_ns.store(0, Ordering::Relaxed);
-        slot.turn_looks.store(0, Ordering::Relaxed);
+    if slices > 0 || !slot.is_member(current) {
+        slot.slice_ns.store(0, Ordering::Relaxed);
+        slot.slice_polls.store(0, Ordering::Relaxed);
         return false;
     }
-    let looks = slot.turn_looks.load(Ordering::Relaxed) + 1;
-    if looks == 1 {
+    let polls = slot.slice_polls.load(Ordering::Relaxed) + 1;
+    if polls == 1 {
         let faults = threads::minor_faults(thread).unwrap_or(0);
-        slot.turn_faults.store(faults, Ordering::Relaxed);
+        slot.slice_faults.store(faults, Ordering::Relaxed);
     }
-    let lasted = slot.turn_ns.load(Ordering::Relaxed).saturating_add(ran_ns);
-    let is_overdue = lasted >= MAX_SLICE_CPU_NS && looks >= MIN_POLLS;
-    let (lasted, looks) = if is_overdue { (0, 0) } else { (lasted, looks) };
-    slot.turn_ns.store(lasted, Ordering::Relaxed);
-    slot.turn_looks.store(looks, Ordering::Relaxed);
+    let lasted_ns = slot.slice_ns.load(Ordering::Relaxed).saturating_add(ran_ns);
+    let is_overdue = lasted_ns >= MAX_SLICE_CPU_NS && polls >= MIN_POLLS;
+    let (lasted_ns, polls) = if is_overdue {
+        (0, 0)
+    } else {
+        (lasted_ns, polls)
+    };
+    slot.slice_ns.store(lasted_ns, Ordering::Relaxed);
+    slot.slice_polls.store(polls, Ordering::Relaxed);
     if is_overdue && !monitor_thread::is_own(thread) {
         let faults = threads::minor_faults(thread).unwrap_or(0);
-        let has_faulted = faults != slot.turn_faults.load(Ordering::Relaxed);
+        let has_faulted = faults != slot.slice_faults.load(Ordering::Relaxed);
         slot.has_faulted
             .store(u32::from(has_faulted), Ordering::Relaxed);
         sys::queue_signal(sys::process(), thread, own_signals::CALL as u32, magic());
@@ -72,9 +76,9 @@ pub(super) fn pending_request(slot: &ThreadSlot) -> PendingRequest {
 }
 
 /// Back-off in nanoseconds of a scavenger that has had `times` before.
-pub(super) fn back_off_ns(times: u32) -> u64 {
+pub(super) fn back_off_ns(earlier_back_offs: u32) -> u64 {
     if has_peers() {
         return FIRST_BACK_OFF_NS;
     }
-    FIRST_BACK_OFF_NS << times.min(MAX_BACK_OFF_DOUBLINGS)
+    FIRST_BACK_OFF_NS << earlier_back_offs.min(MAX_BACK_OFF_DOUBLINGS)
 }

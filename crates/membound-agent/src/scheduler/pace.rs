@@ -14,10 +14,9 @@ pub(super) const UNIT_NS: u64 = 2_000_000;
 /// find only slices that ended by themselves.
 const LOG2_POLLS_BEFORE_BACK_OFF: u32 = 5;
 /// How often the poll interval doubles at most: where no thread yields, and where slices end by themselves.
-const MAX_HALVINGS_WHEN_IDLE: u32 = 4;
-const MAX_HALVINGS_IN_TURNS: u32 = 3;
-/// Upper limit of [`Pace::enough`], which grows with every overdue slice; a power of two like
-/// [`LOG2_POLLS_BEFORE_BACK_OFF`].
+const MAX_DOUBLINGS_WHEN_IDLE: u32 = 4;
+const MAX_DOUBLINGS_IN_SLICES: u32 = 3;
+/// Upper limit of [`Pace::log2_polls_before_back_off`], which grows with every overdue slice.
 const MAX_LOG2_POLLS_BEFORE_BACK_OFF: u32 = 10;
 /// All of the time, in the units of [`ControlPage::share`].
 pub(super) const WHOLE: u32 = ControlPage::SHARE_WHOLE;
@@ -36,7 +35,7 @@ pub(super) enum Activity {
     /// Its thread waits, and has no contexts that could be taken from it.
     Waits,
     /// Slices that end by themselves; `open`: one was under way.
-    Turns { open: bool },
+    Slices { open: bool },
     /// A slice does not end, or the thread waits with contexts in its ring, or the thread has ended.
     Motion,
     /// A scavenger was called out of its slice.
@@ -54,11 +53,11 @@ impl Activity {
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Consecutive polls that found nothing.
-    rest: u32,
+    idle_polls: u32,
     /// Consecutive polls that found slices that ended by themselves.
-    turns: u32,
-    /// Value of `turns` at which the poll interval doubles, as a power of two.
-    enough: u32,
+    polls_with_slices: u32,
+    /// Value of `polls_with_slices` at which the poll interval doubles, as a power of two.
+    log2_polls_before_back_off: u32,
     /// True while the next poll must show that the slice that was under way has ended.
     open: bool,
 }
@@ -66,61 +65,68 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) const fn new() -> Self {
         Self {
-            rest: 0,
-            turns: 0,
-            enough: LOG2_POLLS_BEFORE_BACK_OFF,
+            idle_polls: 0,
+            polls_with_slices: 0,
+            log2_polls_before_back_off: LOG2_POLLS_BEFORE_BACK_OFF,
             open: false,
         }
     }
 
     /// Poll interval, in units.
     pub(super) fn units(&self) -> u32 {
-        1 << self.halvings()
+        1 << self.doublings()
     }
 
     /// How often the poll interval is doubled now.
-    fn halvings(&self) -> u32 {
-        let at_rest = (self.rest >> LOG2_POLLS_BEFORE_BACK_OFF).min(MAX_HALVINGS_WHEN_IDLE);
-        let in_turns = (self.turns >> self.enough).min(MAX_HALVINGS_IN_TURNS);
-        if self.open { 0 } else { at_rest.max(in_turns) }
+    fn doublings(&self) -> u32 {
+        let at_rest = (self.idle_polls >> LOG2_POLLS_BEFORE_BACK_OFF).min(MAX_DOUBLINGS_WHEN_IDLE);
+        let in_slices = (self.polls_with_slices >> self.log2_polls_before_back_off)
+            .min(MAX_DOUBLINGS_IN_SLICES);
+        if self.open { 0 } else { at_rest.max(in_slices) }
     }
 
     /// True if no thread has yielded or waited for long.
     pub(super) const fn is_at_rest(&self) -> bool {
-        self.rest >> LOG2_POLLS_BEFORE_BACK_OFF > 0
+        self.idle_polls >> LOG2_POLLS_BEFORE_BACK_OFF > 0
     }
 
     /// Takes note of what the last poll found.
-    pub(super) fn has_seen(&mut self, seen: Activity) {
-        self.open = self.halvings() > 0 && seen == Activity::Turns { open: true };
-        match seen {
-            Activity::Rest => (self.rest, self.turns) = (self.rest.saturating_add(1), 0),
-            Activity::Turns { .. } => (self.rest, self.turns) = (0, self.turns.saturating_add(1)),
+    pub(super) fn record(&mut self, activity: Activity) {
+        self.open = self.doublings() > 0 && activity == Activity::Slices { open: true };
+        match activity {
+            Activity::Rest => {
+                (self.idle_polls, self.polls_with_slices) = (self.idle_polls.saturating_add(1), 0)
+            }
+            Activity::Slices { .. } => {
+                (self.idle_polls, self.polls_with_slices) =
+                    (0, self.polls_with_slices.saturating_add(1))
+            }
             Activity::Waits | Activity::Motion | Activity::Overdue => {
-                (self.rest, self.turns) = (0, 0)
+                (self.idle_polls, self.polls_with_slices) = (0, 0)
             }
         }
-        if seen == Activity::Overdue {
-            self.enough = (self.enough + 1).min(MAX_LOG2_POLLS_BEFORE_BACK_OFF);
+        if activity == Activity::Overdue {
+            self.log2_polls_before_back_off =
+                (self.log2_polls_before_back_off + 1).min(MAX_LOG2_POLLS_BEFORE_BACK_OFF);
         }
     }
 
-    /// True if slices are timed after this poll; `looks` polls with slices were before it. Doubled poll
+    /// True if slices are timed after this poll; `polls` polls with slices were before it. Doubled poll
     /// intervals leave the number of timed slices a second as it is.
-    pub(super) fn is_timed_after(&self, looks: u32) -> bool {
-        let every = match looks {
+    pub(super) fn is_timed_after(&self, polls: u32) -> bool {
+        let every = match polls {
             0..POLLS_ALL_TIMED => 1,
             POLLS_ALL_TIMED..POLLS_OFTEN_TIMED => POLLS_PER_TIMED_SLICE / 4,
             _ => POLLS_PER_TIMED_SLICE,
         };
-        looks.is_multiple_of((every >> self.halvings()).max(1))
+        polls.is_multiple_of((every >> self.doublings()).max(1))
     }
 }
 
 /// Divides time into phases in which scavengers are admitted and phases in which they are not.
 #[derive(Debug)]
 pub(super) struct Phases {
-    lets_in: bool,
+    are_admitted: bool,
     /// Share of admitted time that is due, in parts of [`WHOLE`].
     parts: u32,
     /// Units that are left of the present phase.
@@ -130,7 +136,7 @@ pub(super) struct Phases {
 impl Phases {
     pub(super) const fn new() -> Self {
         Self {
-            lets_in: true,
+            are_admitted: true,
             parts: 0,
             left: 0,
         }
@@ -154,15 +160,15 @@ impl Phases {
         if self.left == 0 {
             let (share, length) = (share.min(WHOLE), length.max(1));
             self.parts += share;
-            self.lets_in = self.parts >= WHOLE;
-            self.parts -= if self.lets_in { WHOLE } else { 0 };
+            self.are_admitted = self.parts >= WHOLE;
+            self.parts -= if self.are_admitted { WHOLE } else { 0 };
             self.left = length;
-            while self.lets_in && self.left < most && self.parts + share >= WHOLE {
+            while self.are_admitted && self.left < most && self.parts + share >= WHOLE {
                 self.parts = self.parts + share - WHOLE;
                 self.left += length;
             }
         }
-        self.lets_in
+        self.are_admitted
     }
 }
 
@@ -170,72 +176,76 @@ impl Phases {
 mod tests {
     use super::*;
 
-    const CLOSED: Activity = Activity::Turns { open: false };
-    const OPEN: Activity = Activity::Turns { open: true };
+    const CLOSED: Activity = Activity::Slices { open: false };
+    const OPEN: Activity = Activity::Slices { open: true };
 
-    fn seen(pace: &mut Pace, what: Activity, times: u32) -> u32 {
+    fn units_after(pace: &mut Pace, activity: Activity, times: u32) -> u32 {
         for _ in 0..times {
-            pace.has_seen(what);
+            pace.record(activity);
         }
         pace.units()
     }
 
     #[test]
-    fn looks_are_rare_where_turns_end_by_themselves() {
+    fn polls_are_rare_where_slices_end_by_themselves() {
         let mut pace = Pace::new();
-        assert_eq!(seen(&mut pace, OPEN, 31), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 1), 2);
-        assert_eq!(seen(&mut pace, CLOSED, 1000), 8);
-        assert_eq!(seen(&mut pace, Activity::Motion, 1), 1);
-        assert_eq!(seen(&mut pace, CLOSED.and(Activity::Waits), 1000), 8);
-        assert_eq!(seen(&mut pace, Activity::Waits, 1), 1);
-        assert_eq!(seen(&mut pace, Activity::Rest, 1000), 16);
+        assert_eq!(units_after(&mut pace, OPEN, 31), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1), 2);
+        assert_eq!(units_after(&mut pace, CLOSED, 1000), 8);
+        assert_eq!(units_after(&mut pace, Activity::Motion, 1), 1);
+        assert_eq!(units_after(&mut pace, CLOSED.and(Activity::Waits), 1000), 8);
+        assert_eq!(units_after(&mut pace, Activity::Waits, 1), 1);
+        assert_eq!(units_after(&mut pace, Activity::Rest, 1000), 16);
         assert!(pace.is_at_rest());
-        assert_eq!(seen(&mut pace, CLOSED, 1), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1), 1);
         assert!(!pace.is_at_rest());
     }
 
     #[test]
-    fn a_turn_under_way_at_a_late_look_is_looked_at_again_soon() {
+    fn a_slice_under_way_at_a_late_poll_is_polled_again_soon() {
         let mut pace = Pace::new();
-        assert_eq!(seen(&mut pace, CLOSED, 1000), 8);
-        assert_eq!(seen(&mut pace, OPEN, 1), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1000), 8);
+        assert_eq!(units_after(&mut pace, OPEN, 1), 1);
         // The observed slice has ended, though another one is under way.
-        assert_eq!(seen(&mut pace, OPEN, 1), 8);
-        assert_eq!(seen(&mut pace, OPEN, 1), 1);
+        assert_eq!(units_after(&mut pace, OPEN, 1), 8);
+        assert_eq!(units_after(&mut pace, OPEN, 1), 1);
         // The observed slice has not ended.
-        assert_eq!(seen(&mut pace, Activity::Motion, 1), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 1), 1);
+        assert_eq!(units_after(&mut pace, Activity::Motion, 1), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1), 1);
     }
 
     #[test]
-    fn who_had_to_be_called_out_is_watched_for_longer() {
+    fn an_overdue_slice_delays_the_back_off() {
         let mut pace = Pace::new();
-        assert_eq!(seen(&mut pace, Activity::Overdue, 1), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 63), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 1), 2);
-        assert_eq!(seen(&mut pace, Activity::Overdue, 100), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 1023), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 1), 2);
+        assert_eq!(units_after(&mut pace, Activity::Overdue, 1), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 63), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1), 2);
+        assert_eq!(units_after(&mut pace, Activity::Overdue, 100), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1023), 1);
+        assert_eq!(units_after(&mut pace, CLOSED, 1), 2);
     }
 
     /// Of `units` units: those with contexts and without, and the number of polls.
     fn phases(share: u32, length: u32, pace: u32, units: u32) -> (u32, u32, u32) {
         let mut phases = Phases::new();
         phases.begin();
-        let (mut with, mut without, mut looks) = (0, 0, 0);
+        let (mut with, mut without, mut polls) = (0, 0, 0);
         let mut next = 1;
         while with + without < units {
-            let lets_in = phases.after(next, share, length, pace);
+            let are_admitted = phases.after(next, share, length, pace);
             next = phases.units(pace);
-            *(if lets_in { &mut with } else { &mut without }) += next;
-            looks += 1;
+            *(if are_admitted {
+                &mut with
+            } else {
+                &mut without
+            }) += next;
+            polls += 1;
         }
-        (with, without, looks)
+        (with, without, polls)
     }
 
     #[test]
-    fn contexts_have_their_share_however_rare_looks_are() {
+    fn contexts_have_their_share_at_any_poll_interval() {
         for (share, length) in [
             (WHOLE, 1),
             (1000, 1),
@@ -249,12 +259,12 @@ mod tests {
                 phases(share, length, 8, 4096),
             );
             for (with, without, _) in [often, rare] {
-                let wanted = f64::from(share) / f64::from(WHOLE);
-                let found = f64::from(with) / f64::from(with + without);
+                let expected_share = f64::from(share) / f64::from(WHOLE);
+                let share_found = f64::from(with) / f64::from(with + without);
                 // A phase is never cut short.
                 assert!(
-                    (found - wanted).abs() < 0.02,
-                    "{share}, {length}: {found} is not {wanted}"
+                    (share_found - expected_share).abs() < 0.02,
+                    "{share}, {length}: {share_found} is not {expected_share}"
                 );
             }
             assert!(often.2 >= 4096);
@@ -264,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_timed_as_often_by_time() {
+    fn slices_are_timed_at_the_same_rate_at_any_poll_interval() {
         let mut pace = Pace::new();
         let timed = |pace: &Pace| {
             (0..3200)
@@ -272,7 +282,7 @@ mod tests {
                 .count()
         };
         assert_eq!(timed(&pace), 200);
-        seen(&mut pace, CLOSED, 1000);
+        units_after(&mut pace, CLOSED, 1000);
         assert_eq!(timed(&pace), 8 * 200);
     }
 }

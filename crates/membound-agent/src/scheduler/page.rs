@@ -10,8 +10,8 @@ use crate::sys;
 pub(super) static CONTROL_PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Number of the process whose threads have the run queues: a forked child has none.
 pub(super) static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// 1: scavengers without a run queue run in idle time, whatever [`ControlPage::idle`] says.
-pub(super) static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
+/// 1: scavengers without a run queue run in idle time, whatever the value of [`ControlPage::idle`].
+pub(super) static IDLE_HARVEST_FORCED: AtomicU32 = AtomicU32::new(0);
 /// Address of the slots; 0 before there are any. A forked child finds this memory zeroed: its threads have
 /// no run queues.
 pub(super) static POOL: AtomicUsize = AtomicUsize::new(0);
@@ -26,15 +26,15 @@ pub(crate) fn control_page() -> Option<&'static ControlPage> {
 }
 
 /// The counter at `offset` of the control page, which the agent writes.
-pub(super) fn told(offset: usize) -> Option<&'static AtomicU64> {
+pub(super) fn counter(offset: usize) -> Option<&'static AtomicU64> {
     let address = CONTROL_PAGE.load(Ordering::Acquire);
     // SAFETY: as above.
     (address != 0).then(|| unsafe { &*((address + offset) as *const AtomicU64) })
 }
 
 /// Adds `more` to the counter at `offset` of the control page.
-pub(super) fn tell(offset: usize, more: u64) {
-    if let Some(word) = told(offset) {
+pub(super) fn add_to_counter(offset: usize, more: u64) {
+    if let Some(word) = counter(offset) {
         word.fetch_add(more, Ordering::Relaxed);
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn ticks_of(ns: u64) -> u64 {
 
 /// The idle policy: what scavengers without a run queue do.
 pub(super) fn idle() -> Idle {
-    if IDLE_WISH.load(Ordering::Acquire) != 0 {
+    if IDLE_HARVEST_FORCED.load(Ordering::Acquire) != 0 {
         return Idle::Harvest;
     }
     match control_page().map_or(0, |control_page| control_page.idle) {
@@ -69,6 +69,6 @@ pub(super) fn has_peers() -> bool {
 }
 
 /// True if this process has run queues.
-pub(crate) fn here() -> bool {
+pub(crate) fn has_run_queues() -> bool {
     POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
 }

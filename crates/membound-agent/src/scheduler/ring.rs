@@ -17,8 +17,8 @@ pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: counts the occasions on which a scavenger may find a run queue with room.
 pub(super) static ROOM_EVENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Consecutive polls after which a context that is alone in a ring is sent home. More than one, since a
-/// neighbour may be away only for a system call.
+/// Consecutive polls after which a context that is alone in a ring returns to its home thread. More than
+/// one, since a neighbour may be away only for a system call.
 const LONELY_POLLS: u32 = 2;
 
 /// Values of [`ThreadSlot::changing`]: the thread is changing what its next slice is.
@@ -40,7 +40,9 @@ pub(super) fn announce_room() {
 impl ThreadSlot {
     /// True if this value of `next` or `current` is a context of the ring.
     pub(super) fn is_member(&self, context: u64) -> bool {
-        context > ASK && context != self.stopwatch.address() && context != self.nobody.address()
+        context > ASK
+            && context != self.stopwatch.address()
+            && context != self.empty_slice.address()
     }
 
     /// Takes as many contexts as there is room for, and sets what the next yield finds. Called by the
@@ -67,17 +69,17 @@ impl ThreadSlot {
             return;
         }
         self.ring.store(begin, Ordering::Relaxed);
-        self.set_turns();
-        let before = if admission::lets_in() {
+        self.set_stall_slices();
+        let before = if admission::are_admitted() {
             &self.stopwatch
         } else {
-            &self.nobody
+            &self.empty_slice
         };
         self.begin_with(before, begin);
     }
 
     /// Sets span and skips of the slices in stalls, as opposed to those in waits.
-    pub(super) fn set_turns(&self) {
+    pub(super) fn set_stall_slices(&self) {
         if let Some(control_page) = control_page() {
             self.span.store(control_page.span, Ordering::Relaxed);
             self.skips.store(control_page.skips, Ordering::Relaxed);
@@ -104,14 +106,14 @@ impl ThreadSlot {
     /// then the thread asks the agent instead. Handlers use this too. Relaxed accesses and compiler fences
     /// suffice, since a handler runs on the same thread.
     pub(super) fn change_next(&self, change: impl FnOnce()) {
-        let of_interrupted = self.changing.swap(CHANGES, Ordering::Relaxed);
+        let previous = self.changing.swap(CHANGES, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         change();
         compiler_fence(Ordering::SeqCst);
         if self.changing.load(Ordering::Relaxed) == INTERRUPTED {
             self.ask_at_once();
         }
-        self.changing.store(of_interrupted, Ordering::Relaxed);
+        self.changing.store(previous, Ordering::Relaxed);
     }
 
     /// A handler begins: if it interrupts a change of the next slice, the thread asks now, and again after
@@ -123,7 +125,8 @@ impl ThreadSlot {
         }
     }
 
-    /// Sends home the contexts that no run queue may have. They are parked, since the thread itself runs.
+    /// Returns the contexts that no run queue may have to their home threads. They are parked, since the
+    /// thread itself runs.
     fn send_away(&self) {
         if self.current.load(Ordering::Relaxed) != 0 {
             return;
@@ -136,10 +139,10 @@ impl ThreadSlot {
             }
             let context = Context::at(at);
             at = context.next.load(Ordering::Relaxed);
-            let goes = is_lonely || home_threads::keeps_off_run_queues(context);
-            if goes && context.resume.load(Ordering::Relaxed) != 0 {
+            let must_leave = is_lonely || home_threads::is_barred_from_run_queues(context);
+            if must_leave && context.resume.load(Ordering::Relaxed) != 0 {
                 self.unlink(context);
-                handover::send_home(context, 0, PendingRequest::Run);
+                handover::return_home(context, 0, PendingRequest::Run);
             }
         }
     }
@@ -147,24 +150,28 @@ impl ThreadSlot {
     /// True if a context has been alone in the ring for so long that it should run on its home thread, in a
     /// process without a primary whose stalls it could fill.
     fn is_lonely(&self) -> bool {
-        has_peers() && self.lonely_looks.load(Ordering::Relaxed) >= LONELY_POLLS
+        has_peers() && self.lonely_polls.load(Ordering::Relaxed) >= LONELY_POLLS
     }
 
     /// Counts polls that find a single context in the ring, and asks the thread when they are enough.
-    pub(super) fn look_for_lonely(&self) {
+    pub(super) fn count_lonely_polls(&self) {
         if !has_peers() {
             return;
         }
-        let is_one = self.count.load(Ordering::Acquire) == 1;
-        let looks = self.lonely_looks.load(Ordering::Relaxed);
-        let looks = if is_one { looks.saturating_add(1) } else { 0 };
-        self.lonely_looks.store(looks, Ordering::Relaxed);
-        if looks >= LONELY_POLLS {
+        let is_single = self.count.load(Ordering::Acquire) == 1;
+        let polls = self.lonely_polls.load(Ordering::Relaxed);
+        let polls = if is_single {
+            polls.saturating_add(1)
+        } else {
+            0
+        };
+        self.lonely_polls.store(polls, Ordering::Relaxed);
+        if polls >= LONELY_POLLS {
             self.ask();
         }
     }
 
-    /// Takes contexts that lie ready, up to the limit of the run queue.
+    /// Takes ready contexts, up to the limit of the run queue.
     fn take_ready(&self) {
         if has_peers() && self.count.load(Ordering::Acquire) + table::count_ready() < 2 {
             return;
@@ -217,7 +224,7 @@ impl ThreadSlot {
     pub(super) fn unlink(&self, context: &Context) {
         let address = context.address();
         let next = context.next.load(Ordering::Relaxed);
-        let rest = if next == address {
+        let remaining = if next == address {
             0
         } else {
             let mut before = Context::at(next);
@@ -228,7 +235,7 @@ impl ThreadSlot {
             next
         };
         if self.ring.load(Ordering::Relaxed) == address {
-            self.ring.store(rest, Ordering::Relaxed);
+            self.ring.store(remaining, Ordering::Relaxed);
         }
         // `next` may still name this context: the next yield asks the agent, which sets `next` anew.
         self.ask_at_once();
@@ -243,20 +250,20 @@ impl ThreadSlot {
     }
 
     /// True if the run queue would take a context now.
-    pub(super) fn takes(&self) -> bool {
+    pub(super) fn can_take(&self) -> bool {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
             && self.has_room()
             && (!has_peers() || home_threads::candidates(sys::monotonic_ns()) > 1)
     }
 
-    /// As [`Self::takes`]; if true, asks the thread to look for a context.
-    pub(super) fn asked_to_take(&self) -> bool {
-        let takes = self.takes();
-        if takes {
+    /// As [`Self::can_take`]; if true, asks the thread to look for a context.
+    pub(super) fn ask_to_take(&self) -> bool {
+        let can_take = self.can_take();
+        if can_take {
             self.ask();
         }
-        takes
+        can_take
     }
 }
 
@@ -280,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_turn_is_that_of_a_context_of_the_ring() {
+    fn the_next_slice_is_of_a_context_of_the_ring() {
         let own = [const { Context::new() }; 3];
         let foreign = Context::new();
         foreign.next.store(foreign.address(), Ordering::Relaxed);
@@ -296,9 +303,9 @@ mod tests {
         assert_eq!(ring_of(&[]).begin(), 0);
     }
 
-    /// The thread was about to resume a context that slices in its handler have sent home meanwhile.
+    /// The thread was about to resume a context that slices in its handler have returned to its home thread.
     #[test]
-    fn a_thread_asks_when_a_handler_had_turns_while_it_changed_the_next_one() {
+    fn a_thread_asks_after_a_handler_with_slices_interrupted_a_change() {
         let own = [const { Context::new() }; 2];
         let slot = ring_of(&own);
         let base = 0x1000;

@@ -13,7 +13,7 @@ use membound_wire::{
 use super::alternate::Alternate;
 use super::cpu_share::JudgedCpuTime;
 use super::leaving::Leaving;
-use super::page::{POOL, control_page, here};
+use super::page::{POOL, control_page, has_run_queues};
 use super::waits::Waits;
 use crate::own_thread;
 use crate::sys::{self, Errno, call, check, number};
@@ -72,7 +72,7 @@ impl Context {
     }
 }
 
-/// A thread slot: a thread's run queue (the fields of [`RunQueue`]), and what the agent knows of the thread.
+/// A thread slot: a thread's run queue (the fields of [`RunQueue`]), and the agent's state of the thread.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ThreadSlot {
@@ -100,7 +100,7 @@ pub(crate) struct ThreadSlot {
     /// Context that starts the timing of a slice.
     pub(super) stopwatch: Context,
     /// Context that takes a slice and returns at once.
-    pub(super) nobody: Context,
+    pub(super) empty_slice: Context,
     /// Address of one context of the ring; 0: the ring is empty.
     pub(super) ring: AtomicU64,
     /// A [`Use`] as its number.
@@ -116,23 +116,23 @@ pub(crate) struct ThreadSlot {
     /// See [`ThreadSlot::change_next`].
     pub(super) changing: AtomicU32,
     /// Value of `turns` at the monitor thread's last poll.
-    pub(super) seen_turns: AtomicU64,
+    pub(super) counted_slices: AtomicU64,
     /// CPU time of the thread at that poll, in nanoseconds.
-    pub(super) seen_cpu_ns: AtomicU64,
+    pub(super) counted_cpu_ns: AtomicU64,
     /// CPU time of the thread when idle-time execution was last judged.
     pub(super) judged: JudgedCpuTime,
     /// 1: the ring had contexts at that time.
     pub(super) had_scavengers: AtomicU32,
     /// CPU time of the present slice up to the monitor thread's last poll, in nanoseconds.
-    pub(super) turn_ns: AtomicU64,
+    pub(super) slice_ns: AtomicU64,
     /// Polls that have found the present slice.
-    pub(super) turn_looks: AtomicU32,
+    pub(super) slice_polls: AtomicU32,
     /// 1: the thread had page faults during the slice that the monitor thread has ended.
     pub(super) has_faulted: AtomicU32,
     /// Page faults of the thread at the first poll that found the slice.
-    pub(super) turn_faults: AtomicU64,
+    pub(super) slice_faults: AtomicU64,
     /// Consecutive polls that have found one context alone in the ring.
-    pub(super) lonely_looks: AtomicU32,
+    pub(super) lonely_polls: AtomicU32,
     /// Its thread's CPU time when the thread was asked to give up its contexts, in nanoseconds; 0: it was
     /// not.
     pub(super) asked_ns: AtomicU64,
@@ -220,13 +220,13 @@ pub(super) fn thread_slots() -> impl Iterator<Item = &'static ThreadSlot> {
 /// Allocates a slot: one that was left as `free`, else one that was never used. `None`: all are in use.
 pub(super) fn take_slot(free: Use) -> Option<&'static ThreadSlot> {
     let take = |slot: &ThreadSlot, free: Use| {
-        let taken = slot.used.compare_exchange(
+        let claimed = slot.used.compare_exchange(
             free as u32,
             Use::Taken as u32,
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
-        taken.is_ok()
+        claimed.is_ok()
     };
     loop {
         if let Some(slot) = slots().iter().find(|slot| take(slot, free)) {
@@ -280,7 +280,7 @@ impl ThreadSlot {
     /// child of `vfork`, still have that of the thread that made them.
     pub(crate) fn own() -> Option<&'static Self> {
         let slot = Self::of_thread()?;
-        let is_own = here() && slot.thread.load(Ordering::Acquire) == sys::thread();
+        let is_own = has_run_queues() && slot.thread.load(Ordering::Acquire) == sys::thread();
         is_own.then_some(slot)
     }
 
@@ -309,8 +309,8 @@ impl ThreadSlot {
             &self.borrowed,
             &self.turns,
             &self.ring,
-            &self.seen_turns,
-            &self.turn_ns,
+            &self.counted_slices,
+            &self.slice_ns,
             &self.asked_ns,
             &self.rounding,
         ] {
@@ -320,7 +320,7 @@ impl ThreadSlot {
             &self.skips,
             &self.signals_blocked,
             &self.changing,
-            &self.turn_looks,
+            &self.slice_polls,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -332,7 +332,7 @@ impl ThreadSlot {
         self.keep_exceptions_apart();
         self.base.store(fs, Ordering::Relaxed);
         self.itself.store(self.address(), Ordering::Relaxed);
-        self.seen_cpu_ns
+        self.counted_cpu_ns
             .store(sys::thread_cpu_ns(), Ordering::Relaxed);
         self.thread.store(thread, Ordering::Release);
         own_thread::dispatch_calls((&raw const self.selector) as usize)?;

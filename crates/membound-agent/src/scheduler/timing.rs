@@ -1,5 +1,5 @@
 //! Timed time slices, and slices in which no scavenger runs: the code between the program's yields and its
-//! contexts, and what is recorded of it.
+//! contexts, and the recorded durations.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -7,11 +7,11 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::{Context as WireContext, ControlPage, RunQueue, time_class};
 
-use super::page::{ns_of, tell, told};
+use super::page::{add_to_counter, counter, ns_of};
 use super::thread_slot::{Context, ROUNDING_AT_FIRST, ThreadSlot};
 
-/// Unrecorded slices before the recorded ones: after an entry into the kernel, branch predictors and caches are
-/// cold, and these slices warm them up.
+/// Unrecorded slices before the recorded ones: after an entry into the kernel, branch predictors and caches
+/// are cold, and these slices warm them up.
 const WARMING: u32 = 128;
 /// Consecutive slices that are recorded.
 const RECORDED: u32 = 256;
@@ -68,9 +68,9 @@ global_asm!(
     "call {timed}",
     "mov rsp, rbx",
     "jmp r12",
-    ".globl membound_run_queue_nobody",
-    ".hidden membound_run_queue_nobody",
-    "membound_run_queue_nobody:",
+    ".globl membound_run_queue_empty_slice",
+    ".hidden membound_run_queue_empty_slice",
+    "membound_run_queue_empty_slice:",
     "mov rsp, gs:[{stack}]",
     // Compared and restored as yields do it: slices without a scavenger are the baseline for those.
     "mov rcx, [rax + {context_rounding}]",
@@ -108,7 +108,7 @@ unsafe extern "C" {
     fn membound_run_queue_end();
     fn membound_run_queue_stopwatch();
     fn membound_run_queue_timed();
-    fn membound_run_queue_nobody();
+    fn membound_run_queue_empty_slice();
 }
 
 /// True if `ip` is in the code between the program's yields and its contexts.
@@ -123,9 +123,9 @@ extern "C" fn timed(ticks: u64) {
     let Some(slot) = ThreadSlot::of_thread() else {
         return;
     };
-    let left = slot.to_time.load(Ordering::Relaxed).saturating_sub(1);
-    slot.to_time.store(left, Ordering::Relaxed);
-    if left > 0 {
+    let slices_left = slot.to_time.load(Ordering::Relaxed).saturating_sub(1);
+    slot.to_time.store(slices_left, Ordering::Relaxed);
+    if slices_left > 0 {
         // The next slice is timed without entering the kernel first.
         slot.change_next(|| {
             let next = slot.next.load(Ordering::Relaxed);
@@ -134,23 +134,23 @@ extern "C" fn timed(ticks: u64) {
             }
         });
     }
-    if left >= RECORDED {
+    if slices_left >= RECORDED {
         return;
     }
     if slot.begun.load(Ordering::Relaxed) == 0 {
-        return tell(offset_of!(ControlPage, skipped), 1);
+        return add_to_counter(offset_of!(ControlPage, skipped), 1);
     }
     let ns = ns_of(ticks);
-    tell(offset_of!(ControlPage, timed), 1);
-    tell(offset_of!(ControlPage, timed_ns), ns);
-    tell(offset_of!(ControlPage, times) + 8 * time_class(ns), 1);
-    if let Some(longest) = told(offset_of!(ControlPage, longest_ns)) {
+    add_to_counter(offset_of!(ControlPage, timed), 1);
+    add_to_counter(offset_of!(ControlPage, timed_ns), ns);
+    add_to_counter(offset_of!(ControlPage, times) + 8 * time_class(ns), 1);
+    if let Some(longest) = counter(offset_of!(ControlPage, longest_ns)) {
         longest.fetch_max(ns, Ordering::Relaxed);
     }
 }
 
 impl ThreadSlot {
-    /// The address at which the thread goes on, without the code that ends a timed slice.
+    /// The address at which the thread continues, without the code that ends a timed slice.
     pub(super) fn untimed_resume(&self) -> u64 {
         let resume = self.resume.load(Ordering::Relaxed);
         if resume == membound_run_queue_timed as *const () as u64 {
@@ -162,8 +162,8 @@ impl ThreadSlot {
 
     /// Makes the next slice begin with one of the slot's own contexts, followed by the one at `next`.
     pub(super) fn begin_with(&self, own: &Context, next: u64) {
-        let code: unsafe extern "C" fn() = if own.address() == self.nobody.address() {
-            membound_run_queue_nobody
+        let code: unsafe extern "C" fn() = if own.address() == self.empty_slice.address() {
+            membound_run_queue_empty_slice
         } else {
             membound_run_queue_stopwatch
         };

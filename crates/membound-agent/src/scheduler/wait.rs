@@ -11,13 +11,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use membound_wire::{CREDIT_UNITS_PER_NS, ControlPage, Idle};
 
-use super::page::{control_page, idle, ns_of, tell as add_to_control_page, ticks_of};
+use super::page::{add_to_counter, control_page, idle, ns_of, ticks_of};
 use super::thread_slot::ThreadSlot;
 use super::waits::Waits;
 use super::{admission, ending, finish};
 use crate::saved_registers::{SavedRegisters, Wait};
 use crate::sys::{self, call, number};
-use crate::{assembly, memory, shut_in, threads, words};
+use crate::{assembly, memory, syscall_filter, threads, words};
 
 /// How long, in nanoseconds, a thread yields that does not know how long it waits. A wait that is known to
 /// be longer is left to the kernel.
@@ -43,11 +43,11 @@ const FIRST_PAUSE_JUDGEMENTS: u32 = 10;
 const MAX_PAUSE_JUDGEMENTS: u32 = 640;
 /// Policies of threads that the kernel schedules before all others: `SCHED_FIFO`, `SCHED_RR`,
 /// `SCHED_DEADLINE`. Other threads would never get the processor.
-const BEFORE_OTHERS: [isize; 3] = [1, 2, 6];
+const REALTIME_POLICIES: [isize; 3] = [1, 2, 6];
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
+enum Awaited {
     /// A duration, in nanoseconds.
     Time(u64),
     /// A time in nanoseconds, and the kernel's clock for it.
@@ -72,7 +72,7 @@ struct End {
 
 /// [`membound_wire::Entry::Wait`]: answers whether the thread yields, makes its call, or need not make it.
 pub(crate) extern "C" fn on_wait(frame: &mut SavedRegisters) {
-    if shut_in::shut_in() {
+    if syscall_filter::may_apply() {
         return frame.waits(Wait::Call);
     }
     // As at a yield, which the thread may never reach: it gets a run queue, or looks for ready scavengers.
@@ -95,15 +95,19 @@ impl ThreadSlot {
         let waits = &self.waits;
         let now = assembly::time_stamp();
         let key = key_of(frame);
-        let asked = waits.asked.swap(now, Ordering::Relaxed);
-        let going_on = waits.key.load(Ordering::Relaxed);
-        let same = going_on == key && now.saturating_sub(asked) < ticks_of(SAME_WAIT_GAP_NS);
-        if going_on != 0 && !same {
+        let last_entry = waits.asked.swap(now, Ordering::Relaxed);
+        let present_key = waits.key.load(Ordering::Relaxed);
+        let same_wait =
+            present_key == key && now.saturating_sub(last_entry) < ticks_of(SAME_WAIT_GAP_NS);
+        if present_key != 0 && !same_wait {
             // For example a handler has left it, or other threads had the processor for long.
-            self.ends(asked, true);
+            self.end_wait(last_entry, true);
         }
-        if !same {
-            let Some(end) = self.somebody().and_then(|_| waits.begins(frame, now)) else {
+        if !same_wait {
+            let Some(end) = self
+                .next_scavenger()
+                .and_then(|_| waits.begin_wait(frame, now))
+            else {
                 return Wait::Call;
             };
             // The key first: a handler that interrupts here and waits itself clears it, so this wait starts
@@ -113,7 +117,7 @@ impl ThreadSlot {
             waits.end.store(end.at, Ordering::Relaxed);
             waits.until_ns.store(end.until_ns, Ordering::Relaxed);
             waits.clock.store(end.clock, Ordering::Relaxed);
-            waits.looks.store(0, Ordering::Relaxed);
+            waits.polls.store(0, Ordering::Relaxed);
         }
         let is_sleep = is_sleep(frame);
         if is_sleep && now >= waits.end.load(Ordering::Relaxed) {
@@ -123,7 +127,7 @@ impl ThreadSlot {
                 return Wait::Call;
             }
             if left_ns == 0 {
-                self.ends(now, true);
+                self.end_wait(now, true);
                 // The sleep is over without a system call.
                 return Wait::Done;
             }
@@ -131,8 +135,8 @@ impl ThreadSlot {
         }
         let over = now >= waits.end.load(Ordering::Relaxed);
         let ready = !is_sleep && waits.is_ready(frame);
-        if over || ready || !self.gives_way() {
-            self.ends(now, ready || is_sleep);
+        if over || ready || !self.claim_slice() {
+            self.end_wait(now, ready || is_sleep);
             return Wait::Call;
         }
         waits.turns.fetch_add(1, Ordering::Relaxed);
@@ -142,31 +146,31 @@ impl ThreadSlot {
     /// The context that may have a slice now, behind the slot's own contexts: phases measure what slices in
     /// stalls cost the program, and timing measures stalls. `None` if no context may have one; in phases
     /// without scavengers that includes waits where requests are compared.
-    fn somebody(&self) -> Option<u64> {
-        if idle() != Idle::Harvest || finish::is_over() || ending::is_near() {
+    fn next_scavenger(&self) -> Option<u64> {
+        if idle() != Idle::Harvest || finish::has_program_ended() || ending::is_requested() {
             return None;
         }
         let compared = control_page().is_some_and(|control_page| control_page.phase_looks != 0);
-        if compared && !admission::lets_in() {
+        if compared && !admission::are_admitted() {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
-        let before = [&self.stopwatch, &self.nobody];
+        let before = [&self.stopwatch, &self.empty_slice];
         let before = before.into_iter().find(|own| own.address() == next);
         let next = before.map_or(next, |own| own.next.load(Ordering::Relaxed));
         self.is_member(next).then_some(next)
     }
 
     /// Makes the next slice one of a wait, if a context may have it.
-    fn gives_way(&self) -> bool {
-        let mut gives_way = false;
+    fn claim_slice(&self) -> bool {
+        let mut claimed = false;
         self.change_next(|| {
-            if let Some(next) = self.somebody() {
+            if let Some(next) = self.next_scavenger() {
                 self.next.store(next, Ordering::Relaxed);
-                gives_way = true;
+                claimed = true;
             }
         });
-        if gives_way {
+        if claimed {
             let span = control_page().map_or(WAIT_SLICE_CREDIT, |control_page| {
                 control_page.span.max(WAIT_SLICE_CREDIT)
             });
@@ -174,20 +178,20 @@ impl ThreadSlot {
             // The thread itself waits, so a scavenger need not be skipped for the sake of its own miss.
             self.skips.store(0, Ordering::Relaxed);
         }
-        gives_way
+        claimed
     }
 
-    /// Ends the wait; the thread goes on here or makes its call.
-    fn ends(&self, now: u64, was_short: bool) {
+    /// Ends the wait; the thread continues here or makes its call.
+    fn end_wait(&self, now: u64, was_short: bool) {
         let waits = &self.waits;
         waits.key.store(0, Ordering::Relaxed);
         let lasted = now.saturating_sub(waits.begun.load(Ordering::Relaxed));
         waits.waited_ns.fetch_add(ns_of(lasted), Ordering::Relaxed);
-        self.set_turns();
+        self.set_stall_slices();
         self.change_next(|| {
             let next = self.next.load(Ordering::Relaxed);
-            if !admission::lets_in() && self.is_member(next) {
-                self.begin_with(&self.nobody, next);
+            if !admission::are_admitted() && self.is_member(next) {
+                self.begin_with(&self.empty_slice, next);
             }
         });
         if was_short {
@@ -203,17 +207,17 @@ impl ThreadSlot {
     /// nanoseconds.
     pub(super) fn account_for_waits(&self) -> (u64, u64) {
         let waits = &self.waits;
-        let since = |now: &AtomicU64, told: &AtomicU64| {
+        let since = |now: &AtomicU64, reported: &AtomicU64| {
             let now = now.load(Ordering::Relaxed);
-            now.saturating_sub(told.swap(now, Ordering::Relaxed))
+            now.saturating_sub(reported.swap(now, Ordering::Relaxed))
         };
-        let turns = since(&waits.turns, &waits.told_turns);
-        let waited_ns = since(&waits.waited_ns, &waits.told_ns);
-        if turns > 0 {
-            add_to_control_page(offset_of!(ControlPage, wait_turns), turns);
-            add_to_control_page(offset_of!(ControlPage, waited_ns), waited_ns);
+        let slices = since(&waits.turns, &waits.reported_slices);
+        let waited_ns = since(&waits.waited_ns, &waits.reported_ns);
+        if slices > 0 {
+            add_to_counter(offset_of!(ControlPage, wait_turns), slices);
+            add_to_counter(offset_of!(ControlPage, waited_ns), waited_ns);
         }
-        (turns, waited_ns)
+        (slices, waited_ns)
     }
 
     /// Checks whether other threads want the processor that its thread keeps in waits.
@@ -221,46 +225,50 @@ impl ThreadSlot {
         let waits = &self.waits;
         // SAFETY: it touches no memory.
         let policy = unsafe { call(number::SCHED_GETSCHEDULER, [thread as usize, 0, 0, 0, 0, 0]) };
-        if BEFORE_OTHERS.contains(&policy) {
-            waits.wanted.store(MAX_PAUSE_JUDGEMENTS, Ordering::Relaxed);
+        if REALTIME_POLICIES.contains(&policy) {
+            waits
+                .paused_judgements
+                .store(MAX_PAUSE_JUDGEMENTS, Ordering::Relaxed);
             return;
         }
-        let left = waits.wanted.load(Ordering::Relaxed);
+        let judgements_left = waits.paused_judgements.load(Ordering::Relaxed);
         let Some(delay_ns) = threads::delay_ns(thread) else {
             return;
         };
         let before = waits.delay_ns.swap(delay_ns, Ordering::Relaxed);
-        if left > 0 {
-            waits.wanted.store(left - 1, Ordering::Relaxed);
+        if judgements_left > 0 {
+            waits
+                .paused_judgements
+                .store(judgements_left - 1, Ordering::Relaxed);
             return;
         }
         let delayed_ns = delay_ns.saturating_sub(before);
         if before != 0 && delayed_ns.saturating_mul(1024) / since_ns.max(1) > MAX_DELAY_SHARE {
             let pause = waits
-                .next_wanted
+                .next_paused_judgements
                 .load(Ordering::Relaxed)
                 .max(FIRST_PAUSE_JUDGEMENTS);
-            waits.wanted.store(pause, Ordering::Relaxed);
+            waits.paused_judgements.store(pause, Ordering::Relaxed);
             let next = (2 * pause).min(MAX_PAUSE_JUDGEMENTS);
-            waits.next_wanted.store(next, Ordering::Relaxed);
+            waits.next_paused_judgements.store(next, Ordering::Relaxed);
         }
     }
 }
 
 impl Waits {
     /// End of a wait that begins now; `None` if it is left to the kernel.
-    fn begins(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
-        if self.wanted.load(Ordering::Relaxed) > 0 {
+    fn begin_wait(&self, frame: &SavedRegisters, now: u64) -> Option<End> {
+        if self.paused_judgements.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let (sleeps_ns, until_ns, clock) = match what(frame)? {
+        let (sleeps_ns, until_ns, clock) = match awaited(frame)? {
             // A sleep of no time lets other threads run.
-            For::Time(0) => return None,
+            Awaited::Time(0) => return None,
             // The kernel's clocks may run faster than the counter, by one part in two thousand.
-            For::Time(ns) => (Some(ns.saturating_add(ns / 1024 + 30)), u64::MAX, 0),
+            Awaited::Time(ns) => (Some(ns.saturating_add(ns / 1024 + 30)), u64::MAX, 0),
             // Also one whose time has passed: the kernel would set a timer for it.
-            For::Until(until_ns, clock) => (Some(left_ns(until_ns, clock)), until_ns, clock),
-            For::Word(..) | For::Descriptors(..) | For::Input(_) => (None, u64::MAX, 0),
+            Awaited::Until(until_ns, clock) => (Some(left_ns(until_ns, clock)), until_ns, clock),
+            Awaited::Word(..) | Awaited::Descriptors(..) | Awaited::Input(_) => (None, u64::MAX, 0),
         };
         let end = |ns| End {
             at: now + ticks_of(ns),
@@ -280,30 +288,32 @@ impl Waits {
 
     /// True if the call would return at once.
     fn is_ready(&self, frame: &SavedRegisters) -> bool {
-        match what(frame) {
-            Some(For::Word(address, value)) => {
+        match awaited(frame) {
+            Some(Awaited::Word(address, value)) => {
                 // The kernel reports a wrong address to the program.
                 !sys::readable(address)
                     || words::word32(address as usize).load(Ordering::Acquire) != value
             }
-            Some(For::Descriptors(address, count)) => self.looks_at() && any_ready(address, count),
-            Some(For::Input(descriptor)) => {
-                const POLLIN: u64 = 1;
-                let asked = (descriptor & 0xffff_ffff) | POLLIN << 32;
-                self.looks_at() && any_ready((&raw const asked) as u64, 1)
+            Some(Awaited::Descriptors(address, count)) => {
+                self.is_descriptor_poll_due() && any_ready(address, count)
             }
-            Some(For::Time(_) | For::Until(..)) | None => true,
+            Some(Awaited::Input(descriptor)) => {
+                const POLLIN: u64 = 1;
+                let request = (descriptor & 0xffff_ffff) | POLLIN << 32;
+                self.is_descriptor_poll_due() && any_ready((&raw const request) as u64, 1)
+            }
+            Some(Awaited::Time(_) | Awaited::Until(..)) | None => true,
         }
     }
 
-    fn looks_at(&self) -> bool {
-        let looks = self.looks.load(Ordering::Relaxed);
-        self.looks.store(looks.wrapping_add(1), Ordering::Relaxed);
-        looks.is_multiple_of(CALLS_PER_DESCRIPTOR_POLL)
+    fn is_descriptor_poll_due(&self) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        polls.is_multiple_of(CALLS_PER_DESCRIPTOR_POLL)
     }
 }
 
-/// Nanoseconds left of a sleep until a time; a sleep for a duration ends when the counter says so.
+/// Nanoseconds left of a sleep until a time; a sleep for a duration ends by the time stamp counter.
 fn left_ns(until_ns: u64, clock: u32) -> u64 {
     match until_ns {
         u64::MAX => 0,
@@ -325,37 +335,38 @@ fn is_sleep(frame: &SavedRegisters) -> bool {
     )
 }
 
-/// What the call in `frame` is about to wait for; `None` if only the kernel can tell.
-fn what(frame: &SavedRegisters) -> Option<For> {
+/// What the call in `frame` is about to wait for; `None` if only the kernel knows.
+fn awaited(frame: &SavedRegisters) -> Option<Awaited> {
     const FUTEX_WAIT: u64 = 0;
     const FUTEX_WAIT_BITSET: u64 = 9;
     const PRIVATE_AND_CLOCK: u64 = 128 | 256;
     const REALTIME_OR_MONOTONIC: [u64; 2] = [0, 1];
     const ABSOLUTE: u64 = 1;
     match frame.rax as usize {
-        number::NANOSLEEP => Some(For::Time(time_at(frame.rdi)?)),
+        number::NANOSLEEP => Some(Awaited::Time(time_at(frame.rdi)?)),
         number::CLOCK_NANOSLEEP if REALTIME_OR_MONOTONIC.contains(&frame.rdi) => {
             let time = time_at(frame.rdx)?;
             let is_until = frame.rsi & ABSOLUTE != 0;
             Some(if is_until {
-                For::Until(time, frame.rdi as u32)
+                Awaited::Until(time, frame.rdi as u32)
             } else {
-                For::Time(time)
+                Awaited::Time(time)
             })
         }
         number::FUTEX if frame.r10 == 0 => {
             let command = frame.rsi & 0xffff_ffff & !PRIVATE_AND_CLOCK;
             let waits = [FUTEX_WAIT, FUTEX_WAIT_BITSET].contains(&command);
             let aligned = frame.rdi != 0 && frame.rdi.is_multiple_of(4);
-            (waits && aligned).then_some(For::Word(frame.rdi, frame.rdx as u32))
+            (waits && aligned).then_some(Awaited::Word(frame.rdi, frame.rdx as u32))
         }
         number::POLL => {
-            let some = (1..=MAX_DESCRIPTORS).contains(&frame.rsi);
-            (some && frame.rdx as u32 != 0).then_some(For::Descriptors(frame.rdi, frame.rsi))
+            let valid_count = (1..=MAX_DESCRIPTORS).contains(&frame.rsi);
+            (valid_count && frame.rdx as u32 != 0)
+                .then_some(Awaited::Descriptors(frame.rdi, frame.rsi))
         }
-        number::EPOLL_WAIT if frame.r10 as u32 != 0 => Some(For::Input(frame.rdi)),
+        number::EPOLL_WAIT if frame.r10 as u32 != 0 => Some(Awaited::Input(frame.rdi)),
         number::EPOLL_PWAIT if frame.r10 as u32 != 0 && frame.r8 == 0 => {
-            Some(For::Input(frame.rdi))
+            Some(Awaited::Input(frame.rdi))
         }
         _ => None,
     }
@@ -367,8 +378,12 @@ fn time_at(address: u64) -> Option<u64> {
         return None;
     }
     // SAFETY: it can be read.
-    let [seconds, rest]: [u64; 2] = unsafe { memory::get(address as usize) };
-    (rest < 1_000_000_000).then(|| seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+    let [seconds, nanoseconds]: [u64; 2] = unsafe { memory::get(address as usize) };
+    (nanoseconds < 1_000_000_000).then(|| {
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds)
+    })
 }
 
 /// Distinguishes a thread's waits from each other; never 0.
@@ -383,13 +398,13 @@ mod tests {
     use super::*;
 
     /// What a call of this number with these arguments waits for.
-    fn asked(number: usize, [rdi, rsi, rdx, r10, r8]: [u64; 5]) -> Option<For> {
+    fn awaited_by(number: usize, [rdi, rsi, rdx, r10, r8]: [u64; 5]) -> Option<Awaited> {
         // SAFETY: it has numbers only.
         let mut frame: SavedRegisters = unsafe { core::mem::zeroed() };
         frame.rax = number as u64;
         (frame.rdi, frame.rsi, frame.rdx) = (rdi, rsi, rdx);
         (frame.r10, frame.r8) = (r10, r8);
-        what(&frame)
+        awaited(&frame)
     }
 
     #[test]
@@ -399,12 +414,13 @@ mod tests {
         let at = time.as_ptr() as u64;
         let ns = 2_000_000_005;
         assert_eq!(
-            asked(number::NANOSLEEP, [at, 0, 0, 0, 0]),
-            Some(For::Time(ns))
+            awaited_by(number::NANOSLEEP, [at, 0, 0, 0, 0]),
+            Some(Awaited::Time(ns))
         );
-        let sleep = |clock, flags, at| asked(number::CLOCK_NANOSLEEP, [clock, flags, at, 0, 0]);
-        assert_eq!(sleep(1, 0, at), Some(For::Time(ns)));
-        assert_eq!(sleep(0, 1, at), Some(For::Until(ns, 0)));
+        let sleep =
+            |clock, flags, at| awaited_by(number::CLOCK_NANOSLEEP, [clock, flags, at, 0, 0]);
+        assert_eq!(sleep(1, 0, at), Some(Awaited::Time(ns)));
+        assert_eq!(sleep(0, 1, at), Some(Awaited::Until(ns, 0)));
         // A clock of CPU time; an invalid time; an unreadable address.
         assert_eq!(sleep(2, 0, at), None);
         assert_eq!(sleep(1, 0, wrong.as_ptr() as u64), None);
@@ -412,17 +428,20 @@ mod tests {
     }
 
     #[test]
-    fn only_waits_without_a_limit_of_time_and_a_mask_are_known() {
-        let futex = |operation, limit| asked(number::FUTEX, [64, operation, 7, limit, 0]);
-        let word = Some(For::Word(64, 7));
+    fn only_waits_without_time_limit_and_mask_are_known() {
+        let futex = |operation, limit| awaited_by(number::FUTEX, [64, operation, 7, limit, 0]);
+        let word = Some(Awaited::Word(64, 7));
         assert_eq!([futex(128, 0), futex(9 | 128 | 256, 0)], [word, word]);
         // With a limit; waking; locking with priority inheritance.
         assert_eq!([futex(128, 64), futex(129, 0), futex(6, 0)], [None; 3]);
-        let poll = |count, limit| asked(number::POLL, [64, count, limit, 0, 0]);
-        assert_eq!(poll(2, u64::from(u32::MAX)), Some(For::Descriptors(64, 2)));
+        let poll = |count, limit| awaited_by(number::POLL, [64, count, limit, 0, 0]);
+        assert_eq!(
+            poll(2, u64::from(u32::MAX)),
+            Some(Awaited::Descriptors(64, 2))
+        );
         assert_eq!([poll(2, 0), poll(0, 5), poll(1000, 5)], [None; 3]);
-        let epoll = |limit, mask| asked(number::EPOLL_PWAIT, [4, 64, 1, limit, mask]);
-        assert_eq!(epoll(5, 0), Some(For::Input(4)));
+        let epoll = |limit, mask| awaited_by(number::EPOLL_PWAIT, [4, 64, 1, limit, mask]);
+        assert_eq!(epoll(5, 0), Some(Awaited::Input(4)));
         assert_eq!([epoll(0, 0), epoll(5, 64)], [None; 2]);
     }
 }

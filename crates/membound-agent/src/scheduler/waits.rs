@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// State of a thread's short waits. Times are time stamps unless the name says otherwise.
+/// State of a thread's short waits. Times are time stamps, except those named `_ns`.
 #[derive(Debug)]
 pub(super) struct Waits {
     /// Key of the present wait (see `key_of`); 0: none.
@@ -12,7 +12,7 @@ pub(super) struct Waits {
     pub(super) asked: AtomicU64,
     /// Time stamp at which the wait ends, or is left to the kernel.
     pub(super) end: AtomicU64,
-    pub(super) looks: AtomicU32,
+    pub(super) polls: AtomicU32,
     /// Of a sleep until a time: that time, in nanoseconds of the kernel's clock `clock`; `u64::MAX`: none.
     pub(super) until_ns: AtomicU64,
     pub(super) clock: AtomicU32,
@@ -21,9 +21,9 @@ pub(super) struct Waits {
     /// Waits that are left to the kernel before the next one is tried.
     pub(super) pause: AtomicU32,
     /// Judgements for which other threads count as wanting the processor.
-    pub(super) wanted: AtomicU32,
+    pub(super) paused_judgements: AtomicU32,
     /// The same, the next time.
-    pub(super) next_wanted: AtomicU32,
+    pub(super) next_paused_judgements: AtomicU32,
     /// Time for which the thread had waited for a processor by the last judgement.
     pub(super) delay_ns: AtomicU64,
     /// Slices in waits so far.
@@ -31,8 +31,8 @@ pub(super) struct Waits {
     /// Duration of these waits so far.
     pub(super) waited_ns: AtomicU64,
     /// What the monitor thread has reported of the two.
-    pub(super) told_turns: AtomicU64,
-    pub(super) told_ns: AtomicU64,
+    pub(super) reported_slices: AtomicU64,
+    pub(super) reported_ns: AtomicU64,
 }
 
 impl Waits {
@@ -43,12 +43,17 @@ impl Waits {
             &self.delay_ns,
             &self.turns,
             &self.waited_ns,
-            &self.told_turns,
-            &self.told_ns,
+            &self.reported_slices,
+            &self.reported_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.long, &self.pause, &self.wanted, &self.next_wanted] {
+        for word in [
+            &self.long,
+            &self.pause,
+            &self.paused_judgements,
+            &self.next_paused_judgements,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -36,14 +36,14 @@ pub(crate) struct WrapFrame {
 #[repr(C)]
 pub(crate) struct Kept {
     pub(crate) tsc: u64,
-    /// Address of the thread's entry in `keep`.
+    /// Address of the thread's entry in `thread_table`.
     pub(crate) thread: u64,
     /// Frame of the wrapped call around this one; 0: none.
     pub(crate) outer: u64,
     /// Number of the wrapped function, from the plan.
     pub(crate) number: u32,
     /// Level at which the block is reported, plus one; 0: it is not.
-    pub(crate) telling: u32,
+    pub(crate) level_plus_one: u32,
     pub(crate) block: u64,
     pub(crate) size: u64,
     /// Another argument that may be a size.

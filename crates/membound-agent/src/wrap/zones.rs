@@ -86,7 +86,7 @@ fn zone_of(ip: u64) -> Option<Zone> {
 /// Registers that the program would have, for a thread that was interrupted in the stub.
 pub(crate) fn in_stub(found: &State) -> Option<State> {
     Some(original(found, zone_of(found.ip)?, &|address| {
-        // SAFETY: the stub has written this stack, within the red zone of a thread that goes on only when
+        // SAFETY: the stub has written this stack, within the red zone of a thread that continues only when
         // its handler, which runs now, has returned.
         unsafe { memory::get(address as usize) }
     }))

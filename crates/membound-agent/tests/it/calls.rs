@@ -133,7 +133,7 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
                 assert_eq!((word(0), done), (word(4), 0));
                 assert!((1..=8).contains(&(word(0) + LEAD_IN)), "{}", word(0));
             }
-            session.tell("stop");
+            session.write_line("stop");
             assert_eq!(session.child.wait().unwrap().code(), Some(0));
         }
     }

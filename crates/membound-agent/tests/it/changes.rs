@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Area, LIBCS, Program, Session, jump_bytes};
-use crate::lives::Bell;
+use crate::live_text::Bell;
 use crate::signals::{hook_sigaction, hook_syscall, table};
 
 const AREA: u64 = 0x2000_0000;
@@ -100,7 +100,7 @@ fn check(what: &str, waker: Waker, expected: &str) {
         // Opened for writing as soon as it is open for reading; the call is next.
         let mut hold = File::options().write(true).open(&fifo).unwrap();
         let pid = session.child.id();
-        wait_until("somebody waits in the changed place", || {
+        wait_until("next_scavenger waits in the changed place", || {
             held(pid, program.symbol("held_site") + 4)
         });
 
@@ -120,7 +120,7 @@ fn check(what: &str, waker: Waker, expected: &str) {
                 byte[0] == INT3
             });
             match waker {
-                Waker::Input => session.tell("go"),
+                Waker::Input => session.write_line("go"),
                 Waker::Signal => {
                     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
                     kill_process(pid, Signal::USR1).unwrap();
@@ -132,15 +132,19 @@ fn check(what: &str, waker: Waker, expected: &str) {
             assert_eq!((reply.errno, reply.count, left_out.len()), (0, 2, 0));
         });
         if waker == Waker::Signal {
-            session.tell("go");
+            session.write_line("go");
         }
-        let said = [(); 2].map(|()| {
+        let replies = [(); 2].map(|()| {
             let mut line = String::new();
             output.read_line(&mut line).unwrap();
             line
         });
-        assert_eq!(said.concat(), format!("{expected}\nheld 1\n"), "{libc:?}");
-        session.tell("end");
+        assert_eq!(
+            replies.concat(),
+            format!("{expected}\nheld 1\n"),
+            "{libc:?}"
+        );
+        session.write_line("end");
         assert_eq!(session.child.wait().unwrap().code(), Some(0));
     }
 }

@@ -252,7 +252,7 @@ impl Session {
     }
 
     /// Writes a line to the program.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn write_line(&mut self, line: &str) {
         let pipe = self.child.stdin.as_mut().unwrap();
         // In one piece: the program may end as soon as it has read the first byte.
         pipe.write_all(format!("{line}\n").as_bytes()).unwrap();

@@ -9,7 +9,7 @@ mod calls;
 mod changes;
 mod environment;
 mod harness;
-mod lives;
+mod live_text;
 mod object_file;
 mod obstacles;
 mod scavengers;

@@ -49,8 +49,8 @@ fn build(directory: &Path, form: Form) -> Option<PathBuf> {
         .output();
     match built {
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{form:?}: {said}");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{form:?}: {errors}");
             Some(path)
         }
         Err(error) => {
@@ -105,7 +105,7 @@ fn request(path: &Path, output: &Path, errors: &Path, words: &[&str], memory: u6
 }
 
 /// State and code in a request.
-fn said(file: &OwnedFd) -> (ScavengerProcessState, u32) {
+fn reported_state(file: &OwnedFd) -> (ScavengerProcessState, u32) {
     let word = |offset: usize| {
         let mut bytes = [0; 4];
         rustix::io::pread(file.as_fd(), &mut bytes, offset as u64).unwrap();
@@ -154,19 +154,21 @@ fn run(scavenger: &Path, words: &[&str], memory: u64) -> Option<Ended> {
     pipe.read_line(&mut text).unwrap();
     let endless = words.first() == Some(&"endless");
     let begun = Instant::now();
-    while [ScavengerProcessState::Starting, ScavengerProcessState::Runs].contains(&said(&file).0) {
-        if endless && said(&file).0 == ScavengerProcessState::Runs {
+    while [ScavengerProcessState::Starting, ScavengerProcessState::Runs]
+        .contains(&reported_state(&file).0)
+    {
+        if endless && reported_state(&file).0 == ScavengerProcessState::Runs {
             break;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{words:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    session.tell("go on");
+    session.write_line("go on");
     pipe.read_to_string(&mut text).unwrap();
     let code = session.child.wait().unwrap().code();
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     Some(Ended {
-        scavenger: said(&file),
+        scavenger: reported_state(&file),
         output: read(&output),
         errors: read(&errors),
         program: (text, code),

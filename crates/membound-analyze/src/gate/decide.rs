@@ -46,8 +46,8 @@ pub(super) fn decide(
     let half = contrast.half(TAIL_PROBABILITY);
     let difference = Contrast::new(base, new, 1.0);
     let negligible = relative && difference.value + difference.half(TAIL_PROBABILITY) < least;
-    let worth_telling = !relative || difference.value >= least;
-    let verdict = if contrast.value - half > allowed && worth_telling {
+    let is_large_enough = !relative || difference.value >= least;
+    let verdict = if contrast.value - half > allowed && is_large_enough {
         GateVerdict::Failed
     } else if contrast.value + half < allowed || negligible {
         GateVerdict::Passed
@@ -63,15 +63,15 @@ pub(super) fn decide(
             high: Some(contrast.value + half),
         })
     };
-    let asked = if relative {
+    let smallest_difference = if relative {
         (limit * base.mean).max(least)
     } else {
         limit
     };
     let variance = factor * factor * base.variance_of_a_run() + new.variance_of_a_run();
     let undecided = verdict == GateVerdict::Undecided;
-    let needed = if undecided && asked > 0.0 {
-        runs_needed(variance, asked, TAIL_PROBABILITY, POWER)
+    let needed = if undecided && smallest_difference > 0.0 {
+        runs_needed(variance, smallest_difference, TAIL_PROBABILITY, POWER)
     } else {
         None
     };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_from_nothing_is_told_where_it_matters() {
+    fn growth_from_nothing_is_reported_if_large_enough() {
         let nothing = side(&[0.0, 0.0, 0.0]);
         let grown = decide(
             &nothing,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_is_not_told_from_nothing_leaves_growth_open() {
+    fn a_base_within_noise_of_zero_leaves_growth_undecided() {
         let decision = decide(
             &side(&[0.0, 0.02, 0.001]),
             &side(&[0.05, 0.05, 0.051]),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_names_and_limits_are_told_apart() {
+    fn subjects_names_and_limits_are_parsed() {
         use GateLimit::{Growth, New, Share};
         use GateSubject::{FalseSharing, Function, Line, MemoryBound, Object};
         check("memory-bound +3pt", MemoryBound, "", Share, 0.03);

@@ -21,14 +21,14 @@ pub(super) fn observations(
     if expression.subject == GateSubject::MemoryBound {
         return Some(runs.iter().map(|run| Observation::of_bound(run)).collect());
     }
-    let asked = asked_names(expression, runs, matched);
+    let accepted_names = guarded_names(expression, runs, matched);
     let rows: Vec<Option<Observation>> = runs
         .iter()
         .enumerate()
         .map(|(number, run)| {
             let of_run: Vec<Observation> = named_rows(expression.subject, run)
                 .filter(|row| match expression.subject {
-                    GateSubject::Object => asked.contains(&matched.name(number, row.name)),
+                    GateSubject::Object => accepted_names.contains(&matched.name(number, row.name)),
                     _ => row.is(expression),
                 })
                 .map(|row| Observation::of_row(row.share, run))
@@ -39,7 +39,7 @@ pub(super) fn observations(
     rows.iter().any(Option::is_some).then(|| {
         rows.into_iter()
             .zip(runs)
-            .map(|(row, run)| row.unwrap_or_else(|| Observation::unseen(run)))
+            .map(|(row, run)| row.unwrap_or_else(|| Observation::without_row(run)))
             .collect()
     })
 }
@@ -55,24 +55,25 @@ struct Named<'a> {
 
 impl Named<'_> {
     fn is(&self, expression: &Expression) -> bool {
-        let asked = expression.name.as_str();
-        if self.name == asked {
+        let guarded_name = expression.name.as_str();
+        if self.name == guarded_name {
             return true;
         }
         match self.subject {
-            GateSubject::Object => without_size(self.name) == asked,
+            GateSubject::Object => without_size(self.name) == guarded_name,
             GateSubject::Function => {
-                let arguments = self.name.strip_prefix(asked);
+                let arguments = self.name.strip_prefix(guarded_name);
                 arguments.is_some_and(|rest| rest.starts_with('('))
             }
-            GateSubject::Line => self.is_line(asked),
+            GateSubject::Line => self.is_line(guarded_name),
             GateSubject::MemoryBound | GateSubject::FalseSharing => false,
         }
     }
 
-    /// True if `asked` is the end of the row's path with its line.
-    fn is_line(&self, asked: &str) -> bool {
-        let (Some((path, line)), Some((file, number))) = (self.place, asked.rsplit_once(':'))
+    /// True if `guarded_name` is the end of the row's path with its line.
+    fn is_line(&self, guarded_name: &str) -> bool {
+        let (Some((path, line)), Some((file, number))) =
+            (self.place, guarded_name.rsplit_once(':'))
         else {
             return false;
         };
@@ -108,7 +109,7 @@ fn named_rows(subject: GateSubject, run: &Profile) -> impl Iterator<Item = Named
 
 /// Names that the requested objects have in the first run with them: a padded block is the same object
 /// under another name.
-fn asked_names<'a>(
+fn guarded_names<'a>(
     expression: &Expression,
     runs: &[&'a Profile],
     matched: &Matched<'a>,
@@ -138,10 +139,10 @@ pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> V
             }
         }
     }
-    let asked = expression.name.to_lowercase();
+    let guarded_name = expression.name.to_lowercase();
     let mut alike: Vec<(f64, &str)> = names
         .iter()
-        .map(|name| (likeness(&asked, &name.to_lowercase()), *name))
+        .map(|name| (likeness(&guarded_name, &name.to_lowercase()), *name))
         .filter(|(likeness, _)| *likeness >= MIN_NAME_SIMILARITY)
         .collect();
     // The sort is stable: names that are equally similar stay sorted by stall.
@@ -153,9 +154,9 @@ pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> V
     names
 }
 
-fn likeness(asked: &str, name: &str) -> f64 {
-    if name.contains(asked) {
+fn likeness(guarded_name: &str, name: &str) -> f64 {
+    if name.contains(guarded_name) {
         return 1.0;
     }
-    strsim::jaro_winkler(asked, name)
+    strsim::jaro_winkler(guarded_name, name)
 }

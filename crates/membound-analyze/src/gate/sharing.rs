@@ -57,10 +57,10 @@ pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>)
         return NewSharing {
             verdict: GateVerdict::Passed,
             cost: figure(0.0, 0.0, 0.0),
-            text: "no object is falsely shared that was not before".to_owned(),
+            text: "no object has false sharing that it did not have before".to_owned(),
         };
     };
-    let others = match contended.len() - 1 {
+    let more_objects = match contended.len() - 1 {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
@@ -68,7 +68,7 @@ pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>)
         verdict: first.verdict,
         cost: figure(first.cost, first.low, first.high),
         text: format!(
-            "new false sharing in {} ({} of CPU time, in {} of {new_runs} new {}){others}",
+            "new false sharing in {} ({} of CPU time, in {} of {new_runs} new {}){more_objects}",
             first.name,
             names::percent(first.cost),
             first.runs,

@@ -3,8 +3,8 @@
 use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
 
 use crate::machine::Machine;
+use crate::recorded_accesses::RecordedAccesses;
 use crate::tally::Waits;
-use crate::touches::RecordedAccesses;
 
 /// Access to a line, recorded by the latency sampler or by a timer sample whose registers gave the address.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,15 +9,15 @@ use membound_types::{
 use rustc_hash::FxHashMap;
 
 use super::evidence::{Basis, Line, Observation};
-use super::held::{self, Cost, Trials};
 use super::judge::{Conflict, Contention, User};
+use super::trials::{self, Cost, Trials};
 use crate::allocation_chain::allocation_chain;
 use crate::context::Context;
 use crate::groups::{GroupId, Groups};
 use crate::names;
 use crate::parts::Part;
+use crate::recorded_accesses::Counts;
 use crate::rows::Sum;
-use crate::touches::Counts;
 
 /// Lines of unknown objects that are further apart than this count as different findings: they belong to no
 /// common array.
@@ -80,7 +80,7 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
             (b.sum.stall_ns.total_cmp(&a.sum.stall_ns)).then(a.line.address.cmp(&b.line.address))
         });
         let mut row = finding(context, process, kind, &of_finding);
-        if let Some(costs) = held_costs(context, &trials, &of_finding) {
+        if let Some(costs) = trial_costs(context, &trials, &of_finding) {
             let part = |thread| weights.part(&of_finding, thread);
             measure(context, &mut row, kind, &costs, part);
         }
@@ -142,7 +142,7 @@ impl Weights {
 }
 
 /// Costs from trials of the threads that contend for `lines`.
-fn held_costs(
+fn trial_costs(
     context: &Context<'_>,
     trials: &Trials,
     lines: &[Contended<'_>],
@@ -161,7 +161,7 @@ fn measure(
     costs: &BTreeMap<ThreadId, Cost>,
     part: impl Fn(ThreadId) -> f64,
 ) {
-    let figure = |share: held::Share| Figure {
+    let figure = |share: trials::Share| Figure {
         value: share.value,
         low: share.low,
         high: share.high,
@@ -173,7 +173,7 @@ fn measure(
     let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
     let elapsed_ns = elapsed_ns.max(1) as f64;
     let stretch = 1.0 + crate::info::overhead(context.run).cost_fraction;
-    let (slowed_ns, gain) = held::saved(elapsed_ns, stretch, costs, part);
+    let (slowed_ns, gain) = trials::saved(elapsed_ns, stretch, costs, part);
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),
@@ -586,9 +586,9 @@ fn confidence(
     if tids.len() >= 2 {
         return 1.0;
     }
-    let turns = lines
+    let alternations = lines
         .iter()
-        .map(|line| line.contention.turns)
+        .map(|line| line.contention.alternations)
         .max()
         .unwrap_or(0) as f64;
     let least = context.options.thresholds.sharing_turns as f64;
@@ -596,7 +596,7 @@ fn confidence(
         (waited + line.sum.waited_ns, sure + line.sum.sure_ns)
     });
     let attributed = if waited > 0.0 { sure / waited } else { 0.5 };
-    turns / (turns + least) * (0.5 + 0.5 * attributed)
+    alternations / (alternations + least) * (0.5 + 0.5 * attributed)
 }
 
 fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_>]) -> String {
@@ -609,22 +609,22 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
                 format!("thread {} uses {}–{}", thread.tid, user.from, user.to - 1)
             });
             let users: Vec<String> = users.collect();
-            let many = match lines.len() {
+            let similar_lines = match lines.len() {
                 1 => String::new(),
                 count => format!(" ({count} lines like this one)"),
             };
             format!(
                 "Give each thread's part of {object} a line of its own: align its type to \
                  {bytes} bytes (alignas({bytes}), #[repr(align({bytes}))]) or pad it to a \
-                 multiple of {bytes}; of one line, byte by byte, {}{many}.",
+                 multiple of {bytes}; of one line, byte by byte, {}{similar_lines}.",
                 names::list(&users, 3)
             )
         }
         // The thread that holds the lock also needs the data next to it.
         Kind::True if is_locked(context, lines) => format!(
             "Threads wait for each other at an atomic word of {object}: take that lock, or count \
-             there, less often or for less time, or give each thread one of its own; keep what a lock \
-             protects beside it, since padding between the two would cost another miss."
+             there, less often or for less time, or give each thread one of its own; keep data that a lock \
+             protects next to it, since padding between the two would cost another miss."
         ),
         Kind::True => format!(
             "Several threads write the same bytes of {object}: let each gather in a variable \

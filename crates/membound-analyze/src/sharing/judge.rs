@@ -50,7 +50,7 @@ pub(crate) struct Contention {
     /// Conflict of each observation.
     pub conflicts: Vec<Conflict>,
     /// Alternations between the writer and other threads.
-    pub turns: u64,
+    pub alternations: u64,
     /// True if threads use different bytes.
     pub is_false: bool,
     /// True if threads use the same bytes.
@@ -72,12 +72,12 @@ pub(crate) fn judge(
     if users.len() < 2 {
         return None;
     }
-    let turns = users
+    let alternations = users
         .iter()
         .filter(|user| user.stores >= thresholds.sharing_accesses)
-        .map(|writer| turns(run, shared, writer.thread, &users))
+        .map(|writer| alternations(run, shared, writer.thread, &users))
         .max()?;
-    if turns < thresholds.sharing_turns {
+    if alternations < thresholds.sharing_turns {
         return None;
     }
     let span = (shared.first()?.t_ns, shared.last()?.t_ns);
@@ -94,7 +94,7 @@ pub(crate) fn judge(
         .collect();
     let count = |kind: Conflict| conflicts.iter().filter(|&&of| of == kind).count() as f64;
     let (other_bytes, same) = (count(Conflict::OtherBytes), count(Conflict::SameBytes));
-    let enough = |of: f64| of > 0.0 && of >= thresholds.sharing_kind * (other_bytes + same);
+    let is_significant = |of: f64| of > 0.0 && of >= thresholds.sharing_kind * (other_bytes + same);
     let several = |kind: Conflict| {
         let mut threads = line
             .observations
@@ -106,12 +106,12 @@ pub(crate) fn judge(
             .next()
             .is_some_and(|first| threads.any(|thread| thread != first))
     };
-    let is_false = enough(other_bytes) && several(Conflict::OtherBytes);
-    let is_true = enough(same) && several(Conflict::SameBytes);
+    let is_false = is_significant(other_bytes) && several(Conflict::OtherBytes);
+    let is_true = is_significant(same) && several(Conflict::SameBytes);
     (is_false || is_true).then_some(Contention {
         users,
         conflicts,
-        turns,
+        alternations,
         is_false,
         is_true,
     })
@@ -193,13 +193,18 @@ fn users(observations: &[Observation], line_bytes: u32) -> Vec<User> {
 
 /// Number of alternations between stores of `writer` and accesses of other users, as long as neither side's
 /// memory was allocated anew or freed in between.
-fn turns(run: &RunData, observations: &[Observation], writer: ThreadId, users: &[User]) -> u64 {
+fn alternations(
+    run: &RunData,
+    observations: &[Observation],
+    writer: ThreadId,
+    users: &[User],
+) -> u64 {
     let is_user = |thread| {
         users
             .binary_search_by_key(&thread, |user| user.thread)
             .is_ok()
     };
-    let mut turns = 0;
+    let mut alternations = 0;
     let mut last: Option<&Observation> = None;
     for one in observations {
         let own = one.thread == writer;
@@ -208,11 +213,11 @@ fn turns(run: &RunData, observations: &[Observation], writer: ThreadId, users: &
         }
         if let Some(last) = last {
             let changed = (last.thread == writer) != own;
-            turns += u64::from(changed && both_alive(run, last, one));
+            alternations += u64::from(changed && both_alive(run, last, one));
         }
         last = Some(one);
     }
-    turns
+    alternations
 }
 
 /// True if the object of each of the two observations existed at the time of the other.

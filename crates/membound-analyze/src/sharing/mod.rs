@@ -1,13 +1,13 @@
 //! Cache lines that threads contend for: without sharing data (false sharing), or because they write the
 //! same data (true sharing).
 
+mod contention;
 mod evidence;
-mod fights;
 mod findings;
-mod held;
 mod judge;
 mod selected;
+mod trials;
 
-pub(crate) use fights::ContendedLines;
+pub(crate) use contention::ContendedLines;
 pub(crate) use findings::{Sharing, sharing};
-pub(crate) use held::{Share, contention_cost};
+pub(crate) use trials::{Share, contention_cost};

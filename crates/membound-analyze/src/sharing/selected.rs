@@ -43,8 +43,8 @@ fn scale(
         return false;
     }
     let lost_s = |line: &SharedLine| -> f64 {
-        let held = line.held.iter();
-        held.map(|cost| cost.share.value * cost.cpu_s).sum()
+        let costs = line.held.iter();
+        costs.map(|cost| cost.share.value * cost.cpu_s).sum()
     };
     let all_s = lost_s(line);
     line.held.retain(|cost| is_selected(pid, cost.tid));
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    fn line(held: &[(u32, f64)]) -> SharedLine {
+    fn line(costs: &[(u32, f64)]) -> SharedLine {
         let thread = |tid| SharingThread {
             tid,
             ..SharingThread::default()
@@ -85,7 +85,7 @@ mod tests {
             l1_latency_ns: None,
             stall_fraction: 0.3,
             predicted_gain: None,
-            held: held
+            held: costs
                 .iter()
                 .map(|&(tid, cpu_s)| SharingCost {
                     tid,

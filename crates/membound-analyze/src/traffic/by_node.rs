@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use membound_types::{BandwidthDomain, Basis};
 use rustc_hash::FxHashMap;
 
+use super::burst_traffic::{BurstTraffic, Bytes, function_of};
 use super::caches::Caches;
 use super::domain::{self, Timeline};
-use super::moves::{BurstTraffic, Bytes, function_of};
 use super::node_or_link::NodeOrLink;
 use super::rates::Rates;
 use crate::context::Context;
@@ -72,8 +72,8 @@ type Through = BTreeMap<NodeOrLink, Bytes>;
 /// Models the traffic by node; `None` on a machine with one node, or if the nodes of CPUs are unknown.
 pub(crate) fn by_node(
     context: &Context<'_>,
-    here: &Caches,
-    moves: &BurstTraffic,
+    caches: &Caches,
+    burst_traffic: &BurstTraffic,
     rates: &Rates,
 ) -> Option<ByNode> {
     let run = context.run;
@@ -84,7 +84,7 @@ pub(crate) fn by_node(
     let page_nodes = PageNodes::new(context, nodes);
     // By function: bytes moved for each object, as recorded by bursts.
     let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
-    for (site, of_site) in &moves.sites {
+    for (site, of_site) in &burst_traffic.sites {
         let groups = of_function.entry(function_of(context, *site)).or_default();
         for (group, bytes) in &of_site.bytes {
             groups.entry(*group).or_default().add(*bytes, 1.0);
@@ -95,7 +95,7 @@ pub(crate) fn by_node(
     // By function and node: how often the function repeated what bursts recorded.
     let mut repeated: BTreeMap<(FunctionId, u16), f64> = BTreeMap::new();
     let (mut all, mut on_unknown_node) = (0.0, 0.0);
-    domain::each_recorded(context, moves, rates, |recorded| {
+    domain::each_recorded(context, burst_traffic, rates, |recorded| {
         all += recorded.bytes.total() * recorded.times;
         let Some(user) = numa::node_of_cpu(run, recorded.sample.cpu) else {
             on_unknown_node += recorded.bytes.total() * recorded.times;
@@ -118,11 +118,11 @@ pub(crate) fn by_node(
                 .spread(recorded.begun_ns(), recorded.sample.t_ns, moved);
         }
     });
-    let mut causes = Causes::new(context, moves, &page_nodes, &repeated);
+    let mut causes = Causes::new(context, burst_traffic, &page_nodes, &repeated);
     // A place without traffic is reported with 0.
     for from in 0..nodes as u16 {
-        let others = (0..nodes as u16).filter(|to| *to != from);
-        let links = others.map(|to| NodeOrLink::Link { from, to });
+        let other_nodes = (0..nodes as u16).filter(|to| *to != from);
+        let links = other_nodes.map(|to| NodeOrLink::Link { from, to });
         for place in links.chain([NodeOrLink::Dram(from)]) {
             timelines
                 .entry(place)
@@ -132,7 +132,7 @@ pub(crate) fn by_node(
     let domains = timelines
         .into_iter()
         .map(|(place, timeline)| {
-            let most = here.most_at(place, timeline.written());
+            let most = caches.most_at(place, timeline.written());
             let mut domain = timeline.domain(&place.to_string(), Basis::Modelled, most);
             let (objects, lines) = causes.take(place);
             domain.objects =
@@ -195,7 +195,7 @@ struct Causes {
 impl Causes {
     fn new(
         context: &Context<'_>,
-        moves: &BurstTraffic,
+        burst_traffic: &BurstTraffic,
         page_nodes: &PageNodes,
         repeated: &BTreeMap<(FunctionId, u16), f64>,
     ) -> Self {
@@ -203,7 +203,7 @@ impl Causes {
             objects: BTreeMap::new(),
             lines: BTreeMap::new(),
         };
-        for (site, of_site) in &moves.sites {
+        for (site, of_site) in &burst_traffic.sites {
             let function = function_of(context, *site);
             let line = context
                 .places

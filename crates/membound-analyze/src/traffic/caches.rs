@@ -88,9 +88,12 @@ impl Caches {
     /// value can be reached.
     pub(crate) fn most_of(&self, written: f64, threads: f64) -> Outcome<f64> {
         let counts = self.mixes.iter().map(|mix| mix.threads);
-        let wanted = threads.round().max(1.0) as u32;
-        let enough = counts.clone().filter(|&count| count >= wanted).min();
-        let Some(threads) = enough.or_else(|| counts.max()) else {
+        let rounded_threads = threads.round().max(1.0) as u32;
+        let at_least = counts
+            .clone()
+            .filter(|&count| count >= rounded_threads)
+            .min();
+        let Some(threads) = at_least.or_else(|| counts.max()) else {
             return self.most_gb_s.clone();
         };
         let of_threads = self.mixes.iter().filter(|mix| mix.threads == threads);
@@ -147,7 +150,7 @@ impl Caches {
     }
 }
 
-/// Bandwidth for a mix: that of the best kernel with this mix, else of the two nearest kernels in turn,
+/// Bandwidth for a mix: the best kernel's with this mix, else the two nearest kernels' in turn,
 /// each for its share of the bytes. A mix outside of all kernels' range gets the value of the nearest.
 fn between<'a>(mixes: impl Iterator<Item = &'a Mix>, written: f64) -> Option<f64> {
     let mut best: Vec<(f64, f64)> = Vec::new();

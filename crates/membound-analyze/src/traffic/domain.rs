@@ -6,8 +6,8 @@ use membound_run::{RunData, Sample};
 use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, NamedShare, Outcome};
 use rustc_hash::FxHashMap;
 
+use super::burst_traffic::{BurstTraffic, Bytes, busy, function_of};
 use super::caches::Caches;
-use super::moves::{BurstTraffic, Bytes, busy, function_of};
 use super::node_or_link::NodeOrLink;
 use super::rates::{Patched, Rates, Through};
 use crate::context::Context;
@@ -69,15 +69,15 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
 /// Traffic according to the cache model, with all of memory as one domain.
 pub(crate) fn modelled(
     context: &Context<'_>,
-    here: &Caches,
-    moves: &BurstTraffic,
+    caches: &Caches,
+    burst_traffic: &BurstTraffic,
     rates: &Rates,
 ) -> Vec<BandwidthDomain> {
     let run = context.run;
     let mut timeline = Timeline::new(context);
     // By function: how often it repeated what bursts recorded.
     let mut repeated: BTreeMap<_, f64> = BTreeMap::new();
-    each_recorded(context, moves, rates, |recorded| {
+    each_recorded(context, burst_traffic, rates, |recorded| {
         *repeated.entry(recorded.function).or_default() += recorded.times;
         let mut moved = Bytes::default();
         moved.add(recorded.bytes, recorded.times);
@@ -85,7 +85,7 @@ pub(crate) fn modelled(
     });
     let mut objects: BTreeMap<_, f64> = BTreeMap::new();
     let mut lines: BTreeMap<_, f64> = BTreeMap::new();
-    for (site, of_site) in &moves.sites {
+    for (site, of_site) in &burst_traffic.sites {
         let times = repeated
             .get(&function_of(context, *site))
             .copied()
@@ -96,7 +96,7 @@ pub(crate) fn modelled(
             *lines.entry(line).or_default() += bytes.total() * times;
         }
     }
-    let most = here.most_of(timeline.written(), busy(context));
+    let most = caches.most_of(timeline.written(), busy(context));
     let mut domain = timeline.domain("DRAM", Basis::Modelled, most);
     domain.objects = named(objects, |group| context.groups.get(*group).name.clone());
     domain.lines = named(lines, |line| context.places.line(*line).name.clone());
@@ -123,7 +123,7 @@ impl Recorded<'_> {
 /// Calls `each` for every sample of the selected threads with modelled traffic.
 pub(super) fn each_recorded(
     context: &Context<'_>,
-    moves: &BurstTraffic,
+    burst_traffic: &BurstTraffic,
     rates: &Rates,
     mut each: impl FnMut(Recorded<'_>),
 ) {
@@ -137,7 +137,7 @@ pub(super) fn each_recorded(
         let function = context.places.function_of(frame);
         let (Some(rate), Some(bytes)) = (
             rates.functions.get(&function),
-            moves.functions.get(&function),
+            burst_traffic.functions.get(&function),
         ) else {
             continue;
         };

@@ -217,19 +217,19 @@ impl Used {
                 let cell_bytes = self.cell_bytes[group.index()];
                 let of = |only: Option<&[SiteId]>| {
                     let mut samples = 0_u64;
-                    let mut seen: FxHashSet<u64> = FxHashSet::default();
+                    let mut distinct: FxHashSet<u64> = FxHashSet::default();
                     for site in self.sites.get(&group).into_iter().flatten() {
                         if only.is_none_or(|sites| sites.contains(site)) {
                             let cells = &self.cells[&(group, *site)];
                             samples += cells.len() as u64;
-                            seen.extend(cells);
+                            distinct.extend(cells);
                         }
                     }
-                    (samples, seen.len() as u64)
+                    (samples, distinct.len() as u64)
                 };
-                let (mut samples, mut seen) = of(Some(sites));
+                let (mut samples, mut distinct) = of(Some(sites));
                 if samples < MIN_SAMPLES_OF_OBJECT {
-                    (samples, seen) = of(None);
+                    (samples, distinct) = of(None);
                 }
                 let of_group = context.groups.get(group);
                 let bytes = of_group.total_bytes.max(of_group.size_bytes) as f64;
@@ -237,7 +237,7 @@ impl Used {
                 let cells = if samples < MIN_SAMPLES_OF_OBJECT {
                     all
                 } else {
-                    used_cells(samples, seen, all)
+                    used_cells(samples, distinct, all)
                 };
                 // Cells at both ends may extend beyond the object.
                 (cells * cell_bytes as f64).min(bytes) / line_bytes as f64

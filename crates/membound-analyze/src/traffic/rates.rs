@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use membound_run::{ObjectId, Sample, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use super::moves::{BurstTraffic, function_of};
+use super::burst_traffic::{BurstTraffic, function_of};
 use crate::context::Context;
 use crate::info;
 use crate::places::FunctionId;
@@ -56,13 +56,13 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    pub(crate) fn new(context: &Context<'_>, moves: &BurstTraffic) -> Self {
+    pub(crate) fn new(context: &Context<'_>, burst_traffic: &BurstTraffic) -> Self {
         let times = times(context);
-        let advances = advances(context, moves);
+        let advances = advances(context, burst_traffic);
         let mut functions = BTreeMap::new();
         let mut counted: BTreeMap<FunctionId, (f64, f64)> = BTreeMap::new();
         let mut advanced: BTreeMap<FunctionId, (usize, f64)> = BTreeMap::new();
-        for (site, of_site) in &moves.sites {
+        for (site, of_site) in &burst_traffic.sites {
             if of_site.executions <= 0.0 {
                 continue;
             }
@@ -80,9 +80,9 @@ impl Rates {
                 // `stride` bytes per execution, so this is repetitions of the burst per nanosecond. Of the
                 // function's sites, the one with most advances decides.
                 let per_ns = bytes_per_ns / stride / of_site.executions;
-                let known = advanced.entry(function).or_default();
-                if steps.len() > known.0 {
-                    *known = (steps.len(), per_ns);
+                let best = advanced.entry(function).or_default();
+                if steps.len() > best.0 {
+                    *best = (steps.len(), per_ns);
                 }
             }
         }
@@ -144,7 +144,10 @@ struct Last {
 }
 
 /// By site: advances in bytes with the CPU time in nanoseconds that they took.
-fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
+fn advances(
+    context: &Context<'_>,
+    burst_traffic: &BurstTraffic,
+) -> FxHashMap<SiteId, Vec<(f64, f64)>> {
     let run = context.run;
     let mut order: Vec<&Sample> = run.samples.iter().collect();
     let key = |it: &&Sample| (it.thread, it.t_ns, it.address, it.weight_ns, it.stack);
@@ -153,7 +156,7 @@ fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Ve
     }
     let mut advances: FxHashMap<SiteId, Vec<(f64, f64)>> = FxHashMap::default();
     for of_thread in order.chunk_by(|a, b| a.thread == b.thread) {
-        of_one(context, moves, of_thread, &mut advances);
+        of_one(context, burst_traffic, of_thread, &mut advances);
     }
     advances
 }
@@ -161,7 +164,7 @@ fn advances(context: &Context<'_>, moves: &BurstTraffic) -> FxHashMap<SiteId, Ve
 /// Collects the advances of one thread, whose `samples` are in order of time.
 fn of_one(
     context: &Context<'_>,
-    moves: &BurstTraffic,
+    burst_traffic: &BurstTraffic,
     samples: &[&Sample],
     advances: &mut FxHashMap<SiteId, Vec<(f64, f64)>>,
 ) {
@@ -177,13 +180,13 @@ fn of_one(
         if inside.replace(function) != Some(function) || patched.at(sample.t_ns) {
             away = number;
         }
-        // An instruction that waits for several accesses does not tell which of them the address belongs
+        // An instruction that waits for several accesses does not show which of them the address belongs
         // to.
         let ([wait], Some(address), true) = (context.waits.of(frame), sample.address, sample.exact)
         else {
             continue;
         };
-        if moves
+        if burst_traffic
             .sites
             .get(&wait.site)
             .and_then(|it| it.stride)

@@ -56,12 +56,12 @@ fn padding_shows_as_faster_and_false_sharing_as_gone() {
         "{summary}"
     );
     assert!(summary.contains("Less of the CPU time waits"), "{summary}");
-    let gone = comparison
+    let removed = comparison
         .findings
         .iter()
         .find(|finding| finding.kind == InsightKind::FalseSharing)
         .unwrap();
-    assert_eq!(gone.present, [true, false]);
+    assert_eq!(removed.present, [true, false]);
     // The padded array counts as the same object although its size changed.
     let object = comparison
         .changes
@@ -118,7 +118,7 @@ fn two_runs_of_one_program_are_the_same() {
 }
 
 #[test]
-fn cpu_time_is_told_where_elapsed_time_tells_something_else() {
+fn cpu_time_is_reported_where_elapsed_time_changes_otherwise() {
     let run = linear_regression(64, From::L1, 2.5);
     let (profiles, comparison) = compared(&[&run, &run]);
     assert!(!comparison.summary.join(" ").contains("CPU time: "));
@@ -139,8 +139,8 @@ fn three_runs_keep_their_columns() {
         linear_regression(64, From::L1, 2.5),
     ];
     let (_, comparison) = compared(&[&runs[0], &runs[1], &runs[2]]);
-    let gone = &comparison.findings[0];
-    assert_eq!(gone.present.len(), 3);
+    let removed = &comparison.findings[0];
+    assert_eq!(removed.present.len(), 3);
     assert!(
         comparison
             .changes
@@ -150,7 +150,7 @@ fn three_runs_keep_their_columns() {
 }
 
 #[test]
-fn one_run_or_none_compares_without_a_word() {
+fn fewer_than_two_runs_compare_without_sentences() {
     assert!(compare(&[]).summary.is_empty());
     let run = linear_regression(8, From::Core, 1.0);
     let (_, comparison) = compared(&[&run]);
@@ -158,7 +158,7 @@ fn one_run_or_none_compares_without_a_word() {
 }
 
 #[test]
-fn what_was_cut_short_is_said() {
+fn a_run_that_was_cut_short_is_reported() {
     let before = linear_regression(8, From::Core, 10.0);
     let mut after = before.clone();
     after.meta.complete = false;

@@ -37,15 +37,15 @@ fn an_empty_run_has_empty_tables_and_reasons() {
 }
 
 #[test]
-fn what_ran_before_the_first_timed_access_is_said() {
-    let said = |run: &RunData| {
+fn time_before_the_first_timed_access_is_reported() {
+    let latency_gap = |run: &RunData| {
         let missing = views(run).profile.missing;
         missing.into_iter().find(|it| it.table == "latency")
     };
     let mut run = small_run();
-    assert_eq!(said(&run), None);
+    assert_eq!(latency_gap(&run), None);
     run.accesses.retain(|access| access.t_ns > 600_000_000);
-    let reason = said(&run).unwrap().why.reason;
+    let reason = latency_gap(&run).unwrap().why.reason;
     assert!(reason.contains("timed from 0.6 s on, of 2.0 s"), "{reason}");
 }
 
@@ -70,7 +70,7 @@ fn a_run_without_a_machine_profile_has_times_and_no_levels() {
 }
 
 #[test]
-fn code_without_names_is_called_by_where_it_lies() {
+fn code_without_names_is_named_by_its_address() {
     let mut run = small_run();
     run.locations.clear();
     let views = views(&run);

@@ -117,7 +117,7 @@ fn equal_programs_raise_a_false_alarm_in_one_of_fifty_at_most() {
 }
 
 #[test]
-fn a_change_of_ten_points_is_seen() {
+fn a_change_of_ten_points_is_detected() {
     for (runs, deviation) in [(3, 0.01), (5, 0.02), (10, 0.03)] {
         let (failed, _) = simulated(1000, runs, 0.10, deviation, "memory-bound +3pt");
         assert!(failed >= 950, "{failed} of 1000, {runs} runs, {deviation}");
@@ -160,7 +160,7 @@ fn a_change_of_what_is_allowed_fails_rarely_and_equal_programs_pass() {
 }
 
 #[test]
-fn as_many_runs_as_are_called_for_are_enough() {
+fn the_requested_number_of_runs_suffices() {
     let bare = bare();
     let mut random = Random(7);
     let mut side = |runs: usize| -> Vec<Profile> {
@@ -173,7 +173,7 @@ fn as_many_runs_as_are_called_for_are_enough() {
         .find(|gate| gate.verdict == GateVerdict::Undecided)
         .unwrap();
     assert!(
-        open.text.contains("runs a side would tell"),
+        open.text.contains("runs a side would decide"),
         "{}",
         open.text
     );
@@ -185,7 +185,7 @@ fn as_many_runs_as_are_called_for_are_enough() {
 }
 
 #[test]
-fn lines_functions_and_objects_are_held_to_points_and_to_growth() {
+fn lines_functions_and_objects_have_limits_of_points_and_growth() {
     let base = [profile(0.40), profile(0.41), profile(0.39)];
     let more = [profile(0.60), profile(0.61), profile(0.59)];
     for name in [
@@ -224,7 +224,7 @@ fn lines_functions_and_objects_are_held_to_points_and_to_growth() {
 }
 
 #[test]
-fn what_only_one_side_has_is_nothing_in_the_other() {
+fn a_row_of_one_side_is_zero_in_the_other() {
     let without = {
         let mut program = Synthetic::new(1.0, 2);
         let main = program.thread("main");
@@ -242,7 +242,7 @@ fn what_only_one_side_has_is_nothing_in_the_other() {
 }
 
 #[test]
-fn what_no_run_has_and_what_was_not_recorded_is_refused() {
+fn names_in_no_run_and_unrecorded_figures_are_refused() {
     let run = profile(0.4);
     let check = |base: &Profile, new: &Profile, expression: &str, expected: &str| {
         let error = judged(from_ref(base), from_ref(new), expression).unwrap_err();
@@ -327,14 +327,18 @@ fn new_false_sharing_fails_and_old_does_not() {
     }
     // One of three new runs has the finding, which may be chance. If one run of the base has it, it is not
     // new.
-    let some = [fought.clone(), apart.clone(), apart.clone()];
+    let one_of_three = [fought.clone(), apart.clone(), apart.clone()];
     let none = [apart.clone(), apart.clone()];
     assert_eq!(
-        verdict(&none, &some, "false-sharing new"),
+        verdict(&none, &one_of_three, "false-sharing new"),
         GateVerdict::Undecided
     );
     assert_eq!(
-        verdict(&some, &[fought.clone(), fought], "false-sharing new"),
+        verdict(
+            &one_of_three,
+            &[fought.clone(), fought],
+            "false-sharing new"
+        ),
         GateVerdict::Passed
     );
 }

@@ -1,18 +1,18 @@
 //! Analyses runs with a known truth, and checks the results.
 
-mod anything;
 mod compare;
 mod edges;
-mod elsewhere;
 mod gate;
 mod objects;
+mod other_machines;
 mod placement;
+mod random_runs;
 mod selection;
 mod sharing;
 mod stalls;
 mod synthetic;
 mod traffic;
-mod unseen;
+mod unattributed;
 
 use membound_analyze::{Options, Views, analyze};
 use membound_run::RunData;

@@ -140,7 +140,7 @@ fn hot_fields_show_over_all_blocks_of_a_group() {
 }
 
 #[test]
-fn what_much_was_allocated_of_has_a_row_without_a_sampled_access() {
+fn large_objects_have_a_row_without_a_sampled_access() {
     let mut program = Synthetic::new(10.0, 1);
     let main = program.thread("main");
     let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
@@ -219,7 +219,7 @@ fn lost_events_widen_the_interval_of_blocks() {
 }
 
 #[test]
-fn stretches_of_arrays_are_told_and_not_each_element() {
+fn arrays_are_reported_by_stretches_and_not_by_element() {
     let mut program = Synthetic::new(10.0, 1);
     let main = program.thread("main");
     let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
@@ -300,7 +300,7 @@ fn every_kind_of_memory_has_a_name() {
 }
 
 #[test]
-fn containers_are_called_by_who_uses_them() {
+fn containers_are_named_by_their_users() {
     let mut program = Synthetic::new(10.0, 1);
     let main = program.thread("main");
     let walk = program.site(("walk", "walk.cpp", 40), SiteKind::Load, 8);

@@ -131,7 +131,7 @@ fn timer_samples_stand_in_where_no_access_was_recorded() {
 }
 
 #[test]
-fn a_node_that_an_access_was_asked_for_counts_more_than_its_page() {
+fn the_node_of_an_access_outweighs_the_node_of_its_page() {
     let mut run = triad(|_| 0);
     for access in &mut run.accesses {
         access.node = access.cpu;
@@ -146,7 +146,7 @@ fn a_node_that_an_access_was_asked_for_counts_more_than_its_page() {
 }
 
 #[test]
-fn one_node_says_so() {
+fn a_machine_with_one_node_is_reported() {
     let mut run = triad(|_| 0);
     run.meta.nodes = 1;
     let profile = views(&run).profile;
@@ -157,7 +157,7 @@ fn one_node_says_so() {
 }
 
 #[test]
-fn pages_that_nobody_asked_for_say_so() {
+fn unqueried_pages_are_reported() {
     let mut run = triad(|_| 0);
     run.pages.clear();
     let profile = views(&run).profile;

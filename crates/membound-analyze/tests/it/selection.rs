@@ -33,7 +33,7 @@ fn phases() -> RunData {
 }
 
 #[test]
-fn executions_latencies_and_misses_are_those_of_the_span() {
+fn executions_latencies_and_misses_belong_to_the_span() {
     let run = phases();
     for (span, from) in [((0.0, 10.0), From::Dram), ((10.0, 20.0), From::L3)] {
         let profile = select(&run, Some(span), None).profile;
@@ -69,7 +69,7 @@ fn a_span_that_cuts_a_window_has_its_part_of_the_executions() {
 }
 
 #[test]
-fn where_nothing_was_counted_in_the_span_the_rate_of_the_whole_run_holds() {
+fn a_span_without_counts_uses_the_rate_of_the_whole_run() {
     let mut program = Synthetic::new(20.0, 1);
     let main = program.thread("main");
     let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
@@ -88,8 +88,8 @@ fn where_nothing_was_counted_in_the_span_the_rate_of_the_whole_run_holds() {
     near(share.loads.unwrap() / loads, 1.0, 0.05, "loads");
     assert!(share.loads_low.unwrap() < loads && loads < share.loads_high.unwrap());
     assert_eq!(share.avg_latency_ns, None, "nothing was timed in the span");
-    let told = profile.missing.iter().find(|it| it.table == "latency");
-    assert!(told.unwrap().why.reason.contains("100 %"), "{told:?}");
+    let missing = profile.missing.iter().find(|it| it.table == "latency");
+    assert!(missing.unwrap().why.reason.contains("100 %"), "{missing:?}");
 }
 
 /// Two threads, each with a loop of its own: one waits for memory, one computes.
@@ -107,7 +107,7 @@ fn two_threads() -> RunData {
 }
 
 #[test]
-fn a_thread_is_looked_at_alone() {
+fn a_thread_is_analyzed_alone() {
     let run = two_threads();
     let whole = select(&run, None, Some(&[0, 1])).profile;
     near(whole.time.cpu_s, 20.0, 0.1, "CPU time of both");
@@ -178,7 +178,7 @@ fn functions_have_their_objects() {
 }
 
 #[test]
-fn live_bytes_are_told_by_object_and_of_all() {
+fn live_bytes_are_reported_by_object_and_in_total() {
     const STEP: u64 = 1 << 20;
     let mut program = Synthetic::new(1.0, 1);
     program.thread("main");
@@ -232,7 +232,7 @@ fn live_bytes_are_told_by_object_and_of_all() {
 }
 
 #[test]
-fn periods_say_what_a_selected_span_says() {
+fn periods_agree_with_selected_spans() {
     let run = phases();
     let whole = analyze(&run, &Options::default()).profile;
     let periods = membound_analyze::periods(&run, &Options::default(), &whole);

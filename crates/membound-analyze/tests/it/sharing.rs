@@ -80,7 +80,7 @@ fn only(lines: &[SharedLine]) -> &SharedLine {
 }
 
 #[test]
-fn that_little_is_memory_bound_is_said_after_what_can_be_done() {
+fn a_verdict_of_little_stall_follows_the_remedies() {
     let mut options = membound_analyze::Options::default();
     options.thresholds.not_memory_bound = 1.0;
     let profile = membound_analyze::analyze(&summing(40, From::Core), &options).profile;
@@ -173,7 +173,7 @@ fn one_counter_of_two_threads_is_true_sharing() {
 }
 
 #[test]
-fn both_kinds_on_one_line_are_both_told() {
+fn both_kinds_on_one_line_are_reported() {
     let mut two = Two::new();
     let state = two.program.global("state", 64);
     let (lock, own) = (two.site(20, SiteKind::Locked), two.site(30, SiteKind::Both));
@@ -188,7 +188,7 @@ fn both_kinds_on_one_line_are_both_told() {
 }
 
 #[test]
-fn one_writer_beside_a_reader_of_other_bytes_is_false_sharing() {
+fn one_writer_and_a_reader_of_other_bytes_are_false_sharing() {
     let mut two = Two::new();
     let state = two.program.global("state", 64);
     let (read, write) = (two.site(20, SiteKind::Load), two.site(30, SiteKind::Store));
@@ -199,7 +199,7 @@ fn one_writer_beside_a_reader_of_other_bytes_is_false_sharing() {
 }
 
 #[test]
-fn reading_the_same_line_is_no_sharing_to_complain_of() {
+fn reading_the_same_line_is_not_reported() {
     let mut two = Two::new();
     let table = two.program.global("table", 64);
     let read = two.site(20, SiteKind::Load);
@@ -309,7 +309,7 @@ fn many_lines_of_one_array_are_one_finding() {
 }
 
 #[test]
-fn what_costs_nothing_is_not_told() {
+fn sharing_without_cost_is_not_reported() {
     let mut two = Two::new();
     let state = two.program.global("state", 64);
     let other = two.program.heap(&[("main", "main.c", 3)], 64 << 20);
@@ -351,7 +351,7 @@ fn samples_alone_find_it_where_no_access_was_timed() {
 }
 
 #[test]
-fn watchpoints_confirm_who_was_there() {
+fn watchpoints_confirm_the_threads_of_a_line() {
     let mut run = summing(40, From::Core);
     let line = run.accesses[0].address & !63;
     for (thread, offset) in [(0, 0), (0, 0), (1, 40)] {
@@ -438,7 +438,7 @@ fn tried(mut run: RunData, alone_ns: f64, both_ns: f64) -> RunData {
 }
 
 #[test]
-fn what_trials_tell_takes_the_place_of_what_latencies_suggest() {
+fn results_of_trials_replace_estimates_from_latencies() {
     let profile = views(&tried(summing(40, From::Core), 2.0, 5.0)).profile;
     let line = only(&profile.false_sharing);
     assert_eq!(line.held.len(), 2, "{line:?}");

@@ -64,7 +64,7 @@ fn built_in_shares_are_found_in_every_level() {
 }
 
 #[test]
-fn a_loop_of_hits_is_not_memory_bound_and_is_called_so() {
+fn a_loop_of_hits_is_reported_as_not_memory_bound() {
     let (run, _) = chase_beside_hits(0.0, From::Dram);
     let profile = views(&run).profile;
     near(profile.memory_bound.fraction, 0.0, 0.04, "memory bound");
@@ -73,7 +73,7 @@ fn a_loop_of_hits_is_not_memory_bound_and_is_called_so() {
 }
 
 #[test]
-fn what_the_interval_leaves_open_is_not_said() {
+fn an_interval_across_the_threshold_gives_no_verdict() {
     let (run, _) = chase_beside_hits(0.25, From::Dram);
     let bound = views(&run).profile.memory_bound;
     let mut options = Options::default();
@@ -95,7 +95,7 @@ fn what_the_interval_leaves_open_is_not_said() {
 }
 
 #[test]
-fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
+fn a_thread_that_runs_alone_has_no_stall_on_other_cores() {
     // To the timer, the accesses look like another core's cache, but there is no other core in use.
     let (run, _) = chase_beside_hits(0.75, From::Core);
     let profile = views(&run).profile;
@@ -104,7 +104,7 @@ fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
 }
 
 #[test]
-fn a_thread_that_hands_over_to_another_gets_nothing_from_other_cores() {
+fn a_thread_that_hands_over_to_another_has_no_stall_on_other_cores() {
     // Like a process that waits for its child: the two alternate, but never run at once.
     let mut program = Synthetic::new(4.0, 2);
     let threads = [program.thread("parent"), program.thread("child")];
@@ -169,7 +169,7 @@ fn latencies_that_overlap_count_only_as_far_as_they_are_waited_for() {
 }
 
 #[test]
-fn time_that_no_sample_saw_is_other_time() {
+fn time_without_samples_is_other_time() {
     let (mut run, _) = chase_beside_hits(1.0, From::Dram);
     let before = views(&run).profile;
     // The thread spends the same time again in the kernel.
@@ -194,7 +194,7 @@ fn time_that_no_sample_saw_is_other_time() {
 }
 
 #[test]
-fn threads_of_one_loop_are_told_apart_by_what_they_wait_for() {
+fn threads_of_one_loop_have_separate_waits() {
     let mut program = Synthetic::new(10.0, 2);
     let far = program.thread("far");
     let near_by = program.thread("near");
@@ -300,7 +300,7 @@ pub(crate) fn sums(profile: &Profile) {
 }
 
 #[test]
-fn the_order_of_what_was_recorded_does_not_show() {
+fn the_order_of_records_does_not_matter() {
     let (run, _) = chase_beside_hits(0.25, From::Dram);
     let mut shuffled = run.clone();
     let mut random = crate::synthetic::Random(3);
@@ -354,7 +354,7 @@ fn membounds_own_code_is_no_time_of_the_program() {
 }
 
 #[test]
-fn a_machine_given_beside_the_run_takes_the_place_of_its_own() {
+fn a_separate_machine_profile_replaces_the_run_s_own() {
     let (mut run, truth) = chase_beside_hits(0.5, From::Dram);
     let machine = run.meta.machine.take().unwrap();
     let options = Options {
@@ -367,7 +367,7 @@ fn a_machine_given_beside_the_run_takes_the_place_of_its_own() {
 }
 
 #[test]
-fn a_window_that_was_sampled_more_densely_does_not_count_more() {
+fn a_densely_sampled_window_has_no_larger_weight() {
     let mut program = Synthetic::new(10.0, 1);
     let main = program.thread("main");
     let (one, other) = (program.global("one", 4096), program.global("other", 4096));

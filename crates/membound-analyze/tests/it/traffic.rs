@@ -132,7 +132,7 @@ fn the_same_machine_takes_the_same_time_and_a_slower_memory_longer() {
 }
 
 #[test]
-fn what_was_not_recorded_is_said() {
+fn missing_records_are_reported() {
     let (mut run, _) = triad(128 << 20);
     run.bursts.clear();
     let profile = analyze(&run, &Options::default()).profile;
@@ -141,7 +141,7 @@ fn what_was_not_recorded_is_said() {
 }
 
 #[test]
-fn a_triad_near_what_the_machine_s_triad_reaches_is_bound_by_bandwidth() {
+fn a_triad_near_the_machine_s_triad_bandwidth_is_bound_by_it() {
     let (mut run, per_ns) = triad(128 << 20);
     // The triad uses a third of the bandwidth that kernels of other mixes reach.
     let triads = 32.0 * per_ns * 1.1;
@@ -216,9 +216,12 @@ fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconne
         0.5 * per_ns,
         "one array",
     );
-    let told = profile.missing.iter().find(|it| it.table == "bandwidth");
-    let told = &told.expect("two arrays lie nobody knows where").why.reason;
-    assert!(told.contains("75 %"), "{told}");
+    let missing = profile.missing.iter().find(|it| it.table == "bandwidth");
+    let missing = &missing
+        .expect("two arrays lie nobody knows where")
+        .why
+        .reason;
+    assert!(missing.contains("75 %"), "{missing}");
     // Accesses to the other arrays, one of them written, show their nodes.
     let pages: Vec<(usize, SiteId, bool)> = vec![(1, SiteId(1), false), (2, SiteId(2), true)];
     for (object, site, store) in pages {
@@ -291,7 +294,7 @@ fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconne
 }
 
 #[test]
-fn a_node_s_most_is_that_of_its_own_kernels() {
+fn the_bandwidth_limit_of_a_node_comes_from_its_own_kernels() {
     use membound_types::{CpuId, NodeId, Numa, NumaPair};
     let (mut run, _) = triad(128 << 20);
     on_two_nodes(&mut run, 2);

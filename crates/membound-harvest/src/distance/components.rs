@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-/// The components of the graph of `nodes` and of the edges between them that `ways` returns, each before its
+/// The components of the graph of `nodes` and of the edges between them that `edges` returns, each before its
 /// successors. Tarjan's algorithm, without recursion.
-pub(super) fn components<I>(nodes: &[usize], ways: impl Fn(usize) -> I) -> Vec<Vec<usize>>
+pub(super) fn components<I>(nodes: &[usize], edges: impl Fn(usize) -> I) -> Vec<Vec<usize>>
 where
     I: Iterator<Item = usize>,
 {
@@ -30,7 +30,7 @@ where
                 earliest[at] = clock;
                 clock += 1;
                 open.push(at);
-                path.push((at, ways(nodes[at])));
+                path.push((at, edges(nodes[at])));
             }
             let Some((at, rest)) = path.last_mut() else {
                 break;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_stands_before_those_that_it_leads_to() {
+    fn a_component_precedes_its_successors() {
         let found = of(
             6,
             &[

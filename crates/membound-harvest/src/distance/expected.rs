@@ -1,9 +1,8 @@
 //! The average time since the last yield, weighted by how often each edge is taken: document 003's rule.
 //!
-//! The time at a node is the average over its incoming edges, each weighted by how often control came that
-//! way; 90 % from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields at each k-th execution. With
-//! loops this is a system of linear equations, which is iterated upwards from 0; times are capped at a few
-//! times the bound.
+//! The time at a node is the average over its incoming edges, each weighted by how often it was taken; 90 %
+//! from 10 ns and 10 % from 20 ns are 11 ns. A counter of k yields at each k-th execution. With loops this is
+//! a system of linear equations, which is iterated upwards from 0; times are capped at a few times the bound.
 
 use super::components::components;
 use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
@@ -20,7 +19,7 @@ const ROUNDS: usize = 20_000;
 /// Smaller shares count as 0.
 const NO_SHARE: f64 = 1e-9;
 
-/// State of control at a point, averaged over the ways that lead to it.
+/// State of control at a point, averaged over the edges that lead to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct State {
     /// Average time since the last yield or since the entry of the group, in nanoseconds.
@@ -53,7 +52,7 @@ impl State {
 pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     let size = graph.nodes.len();
     let order: Vec<usize> = components(&graph.reached, |node| {
-        graph.nodes[node].ways.iter().map(|way| way.0)
+        graph.nodes[node].edges.iter().map(|edge| edge.0)
     })
     .concat();
     let arriving = arriving(graph);
@@ -80,7 +79,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
 fn arriving(graph: &Graph) -> Vec<Vec<(usize, f64)>> {
     let mut arriving = vec![Vec::new(); graph.nodes.len()];
     for &node in &graph.reached {
-        for &(to, count) in &graph.nodes[node].ways {
+        for &(to, count) in &graph.nodes[node].edges {
             arriving[to].push((node, count));
         }
     }
@@ -94,11 +93,11 @@ fn average(
     states: &[State],
     (stale_ns, entry_ns): (f64, f64),
 ) -> State {
-    let here = &graph.nodes[node];
-    let inside: f64 = arriving.iter().map(|way| way.1).sum();
-    let outside = match here.source {
+    let current = &graph.nodes[node];
+    let inside: f64 = arriving.iter().map(|edge| edge.1).sum();
+    let outside = match current.source {
         Source::Nowhere => 0.0,
-        Source::Calls | Source::Unknown => (here.count - inside).max(0.0),
+        Source::Calls | Source::Unknown => (current.count - inside).max(0.0),
     };
     let equal = inside + outside <= 0.0;
     let mut sum = State::default();
@@ -110,7 +109,7 @@ fn average(
         sum.free_ns += weight * state.free_ns;
         weights += weight;
     };
-    match here.source {
+    match current.source {
         Source::Nowhere => {}
         Source::Calls => add(
             State {
@@ -129,7 +128,7 @@ fn average(
         ),
     }
     for &(from, weight) in arriving {
-        add(leaves(graph, from, &states[from], stale_ns), weight);
+        add(state_at_exit(graph, from, &states[from], stale_ns), weight);
     }
     if weights > 0.0 {
         sum.all_ns /= weights;
@@ -140,7 +139,7 @@ fn average(
 }
 
 /// The state behind the yield at a node's start.
-fn passes(graph: &Graph, node: usize, state: &State) -> State {
+fn state_behind_start(graph: &Graph, node: usize, state: &State) -> State {
     match graph.nodes[node].start {
         Start::Plain => *state,
         Start::Yield => State::default(),
@@ -148,10 +147,10 @@ fn passes(graph: &Graph, node: usize, state: &State) -> State {
     }
 }
 
-fn leaves(graph: &Graph, node: usize, state: &State, stale_ns: f64) -> State {
-    let here = &graph.nodes[node];
-    let ends = passes(graph, node, state).add_time(here.ns);
-    match here.effect {
+fn state_at_exit(graph: &Graph, node: usize, state: &State, stale_ns: f64) -> State {
+    let current = &graph.nodes[node];
+    let ends = state_behind_start(graph, node, state).add_time(current.ns);
+    match current.effect {
         Effect::None => ends,
         Effect::Unknown => ends.yields(0.0, stale_ns),
         Effect::Called(summary) => {
@@ -167,19 +166,19 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solv
     let mut most = vec![0.0_f64; graph.nodes.len()];
     let mut head = (0.0, 0.0);
     for &node in &graph.reached {
-        let here = &graph.nodes[node];
+        let current = &graph.nodes[node];
         let state = &states[node];
-        let behind = passes(graph, node, state);
+        let behind = state_behind_start(graph, node, state);
         pass[node] = behind.all_ns;
-        let ends = behind.add_time(here.ns);
+        let ends = behind.add_time(current.ns);
         most[node] = state.all_ns.max(ends.all_ns);
-        let count = here.count.max(NO_SHARE);
+        let count = current.count.max(NO_SHARE);
         let mut first = |free: f64, free_ns: f64| {
             head.0 += count * free_ns;
             head.1 += count * free;
         };
         first(state.free - behind.free, state.free_ns - behind.free_ns);
-        if let Effect::Called(summary) = here.effect {
+        if let Effect::Called(summary) = current.effect {
             if let Some(in_callee) = summary.head {
                 most[node] = most[node].max(ends.all_ns + in_callee);
                 let share = summary.through.map_or(1.0, |_| 1.0 - summary.through_share);
@@ -215,7 +214,7 @@ fn summary(
     let mut sum = State::default();
     let mut weights = 0.0;
     for node in graph.returns(function) {
-        let state = leaves(graph, node, &states[node], stale_ns);
+        let state = state_at_exit(graph, node, &states[node], stale_ns);
         let weight = graph.nodes[node].count.max(NO_SHARE);
         sum.all_ns += weight * state.all_ns;
         sum.free += weight * state.free;

@@ -21,7 +21,7 @@ pub(super) struct Summary {
 /// What happens between a node's last instruction and its successors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Effect {
-    /// Nothing: control goes on directly.
+    /// Nothing: control continues directly.
     None,
     /// A call of a function with this summary.
     Called(Summary),
@@ -58,7 +58,7 @@ pub(super) struct Node {
     pub start: Start,
     pub effect: Effect,
     /// Successors, each with how often the edge is taken.
-    pub ways: Vec<(usize, f64)>,
+    pub edges: Vec<(usize, f64)>,
     /// Whether its function returns at its end.
     pub returns: bool,
     pub source: Source,
@@ -150,10 +150,10 @@ impl Graph {
             graph.entries.push((function, blocks[position][0].0));
             for (index, block) in program.functions[function].blocks.iter().enumerate() {
                 let last = blocks[position][index].1;
-                let ways: Vec<(usize, f64)> = block
-                    .ways
+                let edges: Vec<(usize, f64)> = block
+                    .edges
                     .iter()
-                    .map(|way| (blocks[position][way.to].0, way.share * block.count))
+                    .map(|edge| (blocks[position][edge.to].0, edge.share * block.count))
                     .collect();
                 let callee = block.call.map(|call| match call {
                     Call::Function(callee) => (positions.get(&callee).copied(), summaries[callee]),
@@ -168,7 +168,7 @@ impl Graph {
                         node.ns = 0.0;
                         node.start = Start::Plain;
                         node.source = Source::Nowhere;
-                        node.ways = ways;
+                        node.edges = edges;
                         node.returns = false;
                         graph.nodes.push(node);
                         if block.returns {
@@ -181,26 +181,26 @@ impl Graph {
                             returned,
                             count: block.count,
                         });
-                        graph.nodes[last].ways = vec![(blocks[callee][0].0, block.count)];
+                        graph.nodes[last].edges = vec![(blocks[callee][0].0, block.count)];
                     }
                     Some((None, summary)) => {
                         let node = &mut graph.nodes[last];
                         node.effect = summary.map_or(Effect::Unknown, Effect::Called);
-                        node.ways = ways;
+                        node.edges = edges;
                         node.returns = block.returns;
                     }
                     None => {
-                        graph.nodes[last].ways = ways;
+                        graph.nodes[last].edges = edges;
                         graph.nodes[last].returns = block.returns;
                     }
                 }
             }
         }
         graph.close_returns();
-        let seen = graph.reach(&calls);
-        calls.retain(|call| seen[call.from]);
+        let reached = graph.reach(&calls);
+        calls.retain(|call| reached[call.from]);
         graph.link_returns(&calls);
-        graph.reached = (0..seen.len()).filter(|&node| seen[node]).collect();
+        graph.reached = (0..reached.len()).filter(|&node| reached[node]).collect();
         graph
     }
 
@@ -239,8 +239,8 @@ impl Graph {
                 _ => Source::Nowhere,
             };
             if from > 0 {
-                let here = self.nodes.len();
-                self.nodes[here - 1].ways = vec![(here, content.count)];
+                let next = self.nodes.len();
+                self.nodes[next - 1].edges = vec![(next, content.count)];
             }
             self.nodes.push(Node {
                 place: place(from),
@@ -248,7 +248,7 @@ impl Graph {
                 ns: content.steps[from..end].iter().map(|step| step.ns).sum(),
                 start: start(from),
                 effect: Effect::None,
-                ways: Vec::new(),
+                edges: Vec::new(),
                 returns: false,
                 source,
                 count: content.count,
@@ -278,23 +278,23 @@ impl Graph {
     pub(super) fn returns(&self, function: usize) -> impl Iterator<Item = usize> + '_ {
         let by = &self.returned_by[&function];
         self.reached.iter().copied().filter(|&node| {
-            let here = &self.nodes[node];
-            here.returns && by.contains(&here.place.function)
+            let current = &self.nodes[node];
+            current.returns && by.contains(&current.place.function)
         })
     }
 
     /// Adds edges from the returns of the group's functions to the nodes behind the calls of them.
     fn link_returns(&mut self, calls: &[InnerCall]) {
-        let mut ways: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
+        let mut edges: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
         for call in calls {
             for &function in &self.returned_by[&call.callee] {
-                let of_function = ways.entry(function).or_default();
+                let of_function = edges.entry(function).or_default();
                 of_function.push((call.returned, call.count));
             }
         }
         for node in self.nodes.iter_mut().filter(|node| node.returns) {
-            let returns = ways.get(&node.place.function);
-            node.ways.extend(returns.into_iter().flatten());
+            let returns = edges.get(&node.place.function);
+            node.edges.extend(returns.into_iter().flatten());
         }
     }
 
@@ -316,17 +316,17 @@ impl Graph {
             .iter()
             .map(|call| (call.from, call.returned))
             .collect();
-        let mut seen = vec![false; self.nodes.len()];
+        let mut reached = vec![false; self.nodes.len()];
         let mut pending: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].source != Source::Nowhere)
             .collect();
         while let Some(node) = pending.pop() {
-            if !std::mem::replace(&mut seen[node], true) {
-                pending.extend(self.nodes[node].ways.iter().map(|way| way.0));
+            if !std::mem::replace(&mut reached[node], true) {
+                pending.extend(self.nodes[node].edges.iter().map(|edge| edge.0));
                 pending.extend(behind.get(&node));
             }
         }
-        seen
+        reached
     }
 
     /// Nodes whose time depends on the time before `node`: successors without a yield at their start, unless
@@ -337,8 +337,9 @@ impl Graph {
             Effect::Called(summary) => summary.through.is_some(),
             Effect::Unknown => false,
         };
-        let ways = self.nodes[node].ways.iter();
-        ways.map(|way| way.0)
+        let edges = self.nodes[node].edges.iter();
+        edges
+            .map(|edge| edge.0)
             .filter(move |&to| passes && self.nodes[to].start != Start::Yield)
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<YieldP
             yields.remove(&place);
             let graph = task.graph(yields);
             effort = effort.saturating_sub(graph.nodes.len());
-            if !limit.holds(&task.solve(&graph)) {
+            if !limit.permits(&task.solve(&graph)) {
                 yields.insert(place, 1);
             }
         }
@@ -37,16 +37,17 @@ pub(super) fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<YieldP
 pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
-    let mut holds = |place: YieldPosition, every: u32, yields: &mut Yields| {
+    let mut permits = |place: YieldPosition, every: u32, yields: &mut Yields| {
         let before = yields.insert(place, every);
         let graph = task.graph(yields);
         let counters = yields.values().filter(|every| **every > 1).count();
         effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
-        let holds = every <= MAX_COUNTER_VALUE && effort > 0 && limit.holds(&task.solve(&graph));
-        if !holds {
+        let permits =
+            every <= MAX_COUNTER_VALUE && effort > 0 && limit.permits(&task.solve(&graph));
+        if !permits {
             yields.extend(before.map(|before| (place, before)));
         }
-        holds
+        permits
     };
     // Each yield with the smallest k that was found to be too large.
     let mut open: Vec<(YieldPosition, Option<u32>)> = by_count(task, yields)
@@ -54,10 +55,10 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Yield
         .filter(|place| !fixed.contains(place))
         .map(|place| (place, None))
         .collect();
-    let taken =
+    let executions =
         |place: YieldPosition, yields: &Yields| task.count(place) / f64::from(yields[&place]);
     while let Some(at) = (0..open.len()).reduce(|a, b| {
-        if taken(open[b].0, yields) > taken(open[a].0, yields) {
+        if executions(open[b].0, yields) > executions(open[a].0, yields) {
             b
         } else {
             a
@@ -68,7 +69,7 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Yield
         let next = too_many.map_or(2 * every, |too_many| every.midpoint(too_many));
         if next == every {
             open.swap_remove(at);
-        } else if !holds(place, next, yields) {
+        } else if !permits(place, next, yields) {
             open[at].1 = Some(next);
         }
     }
@@ -91,7 +92,7 @@ pub(super) fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeS
         yields.insert(wait, every);
         let graph = task.graph(yields);
         effort = effort.saturating_sub(graph.nodes.len());
-        if !limit.holds(&task.solve(&graph)) {
+        if !limit.permits(&task.solve(&graph)) {
             yields.remove(&wait);
             yields.insert(place, every);
         }

@@ -1,7 +1,7 @@
 //! The longest time since the last yield, over all paths.
 //!
 //! Times at the nodes of an acyclic graph are maxima over the predecessors. A loop must contain a counter (a
-//! plain yield cuts its loop already). Let L be the longest way from a counter of k around the loop to
+//! plain yield cuts its loop already). Let L be the longest path from a counter of k around the loop to
 //! itself, and A the latest time at which control arrives there from outside the loop. The counter lets
 //! control pass at most k − 1 times in a row, so that behind it the last yield is at most max(A + (k − 2)·L,
 //! (k − 1)·L) ago, and L more when it yields. The loop without that counter is acyclic, or contains loops
@@ -64,11 +64,11 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
             pass[node] = pass[node].max(entered.pass[node] + entry_ns);
             most[node] = most[node].max(solver.most(&entered, node) + entry_ns);
         }
-        let head = known(solver.first_yield(&entered));
+        let head = finite(solver.first_yield(&entered));
         summaries.extend(entries.iter().map(|&(function, _)| Summary {
             head,
-            through: known(solver.returns(&entered, function, Paths::Given)),
-            tail: known(solver.returns(&emitted, function, from_yields)),
+            through: finite(solver.returns(&entered, function, Paths::Given)),
+            tail: finite(solver.returns(&emitted, function, from_yields)),
             through_share: 1.0,
         }));
     }
@@ -85,13 +85,13 @@ fn iterations_ns(iterations: u32, around_ns: f64) -> f64 {
     }
 }
 
-fn known(ns: f64) -> Option<f64> {
+fn finite(ns: f64) -> Option<f64> {
     (ns > NONE).then_some(ns)
 }
 
 /// Times of a counter's loop.
 struct Around {
-    /// The longest way around.
+    /// The longest path around.
     around_ns: f64,
     /// The other nodes of the loop with their arrival and pass times, if the counter is passed at time 0.
     behind: Vec<(usize, f64, f64)>,
@@ -129,7 +129,7 @@ impl<'a> Solver<'a> {
                 // Set beforehand for all nodes, since the order of nodes ignores edges behind a call that
                 // certainly yields.
                 let ns = self.emitted(node, paths);
-                for &(to, _) in &self.graph.nodes[node].ways {
+                for &(to, _) in &self.graph.nodes[node].edges {
                     times.arrival[to] = times.arrival[to].max(ns);
                 }
             }
@@ -159,21 +159,21 @@ impl<'a> Solver<'a> {
                     (Start::Yield, Paths::FromYields { .. }) => 0.0,
                     (Start::Plain | Start::Counter(_), _) => times.arrival[node],
                 };
-                self.go_on(node, times, paths, &[]);
+                self.propagate(node, times, paths, &[]);
             } else {
-                self.go_around(component, times, paths);
+                self.solve_loop(component, times, paths);
             }
         }
     }
 
     /// Solves a loop: cuts it at one of its counters, and solves the rest.
-    fn go_around(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
+    fn solve_loop(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
         component.sort_unstable();
         let Some((at, every)) = self.counter(&component) else {
-            self.lose(&component, times, paths);
+            self.mark_unbounded(&component, times, paths);
             return;
         };
-        let rest: Vec<usize> = component
+        let others: Vec<usize> = component
             .iter()
             .copied()
             .filter(|&node| node != at)
@@ -182,25 +182,25 @@ impl<'a> Solver<'a> {
         if self.around[at].is_none() {
             let mut behind = self.spare.pop().unwrap_or_else(|| self.empty());
             behind.pass[at] = 0.0;
-            self.go_on(at, &mut behind, Paths::Given, &[]);
-            self.solve(&rest, &mut behind, Paths::Given);
+            self.propagate(at, &mut behind, Paths::Given, &[]);
+            self.solve(&others, &mut behind, Paths::Given);
             self.around[at] = Some(Around {
                 around_ns: behind.arrival[at],
-                behind: rest
+                behind: others
                     .iter()
                     .map(|&node| (node, behind.arrival[node], behind.pass[node]))
                     .collect(),
             });
             for &node in &component {
-                let ways = self.graph.nodes[node].ways.iter().map(|way| way.0);
-                for touched in ways.chain([node]) {
+                let edges = self.graph.nodes[node].edges.iter().map(|edge| edge.0);
+                for touched in edges.chain([node]) {
                     behind.arrival[touched] = NONE;
                     behind.pass[touched] = NONE;
                 }
             }
             self.spare.push(behind);
         }
-        self.solve(&rest, times, paths);
+        self.solve(&others, times, paths);
         self.inside = !outermost;
         let Some(around) = &self.around[at] else {
             return;
@@ -223,7 +223,7 @@ impl<'a> Solver<'a> {
         }
         if outermost {
             let less = if from_yields { 1 } else { 2 };
-            let inner = rest.iter().filter_map(|&node| {
+            let inner = others.iter().filter_map(|&node| {
                 let Start::Counter(every) = self.graph.nodes[node].start else {
                     return None;
                 };
@@ -237,7 +237,7 @@ impl<'a> Solver<'a> {
             }
         }
         for &node in &component {
-            self.go_on(node, times, paths, &component);
+            self.propagate(node, times, paths, &component);
         }
     }
 
@@ -257,23 +257,23 @@ impl<'a> Solver<'a> {
     }
 
     /// Handles a loop without a yield: the time in it is unbounded.
-    fn lose(&self, component: &[usize], times: &mut Times, paths: Paths) {
+    fn mark_unbounded(&self, component: &[usize], times: &mut Times, paths: Paths) {
         if component.iter().any(|&node| times.arrival[node] > NONE) {
             for &node in component {
                 times.arrival[node] = f64::INFINITY;
                 times.pass[node] = f64::INFINITY;
             }
             for &node in component {
-                self.go_on(node, times, paths, component);
+                self.propagate(node, times, paths, component);
             }
         }
     }
 
     /// Carries the time behind `node` to its successors, except those in `inside`, which is sorted.
-    fn go_on(&self, node: usize, times: &mut Times, paths: Paths, inside: &[usize]) {
-        let ns = self.leaves(node, times, paths);
+    fn propagate(&self, node: usize, times: &mut Times, paths: Paths, inside: &[usize]) {
+        let ns = self.exit_time(node, times, paths);
         if ns > NONE {
-            for &(to, _) in &self.graph.nodes[node].ways {
+            for &(to, _) in &self.graph.nodes[node].edges {
                 if inside.binary_search(&to).is_err() {
                     times.arrival[to] = times.arrival[to].max(ns);
                 }
@@ -282,7 +282,7 @@ impl<'a> Solver<'a> {
     }
 
     /// The time when control leaves `node`, including its call.
-    fn leaves(&self, node: usize, times: &Times, paths: Paths) -> f64 {
+    fn exit_time(&self, node: usize, times: &Times, paths: Paths) -> f64 {
         let ends = times.pass[node] + self.graph.nodes[node].ns;
         let passes = match self.graph.nodes[node].effect {
             Effect::None => ends,
@@ -311,8 +311,8 @@ impl<'a> Solver<'a> {
 
     /// The longest time at which a yield happens at the start of `node` or in its callee.
     fn yields(&self, times: &Times, node: usize) -> f64 {
-        let here = &self.graph.nodes[node];
-        let at_start = match here.start {
+        let current = &self.graph.nodes[node];
+        let at_start = match current.start {
             Start::Plain => NONE,
             Start::Yield => times.arrival[node],
             Start::Counter(_) => match &self.around[node] {
@@ -320,10 +320,10 @@ impl<'a> Solver<'a> {
                 _ => times.arrival[node],
             },
         };
-        let in_callee = match here.effect {
+        let in_callee = match current.effect {
             Effect::Called(Summary {
                 head: Some(head), ..
-            }) => times.pass[node] + here.ns + head,
+            }) => times.pass[node] + current.ns + head,
             _ => NONE,
         };
         at_start.max(in_callee)
@@ -331,12 +331,12 @@ impl<'a> Solver<'a> {
 
     /// The longest time at a yield of `node`, at its end, or behind its call.
     fn most(&self, times: &Times, node: usize) -> f64 {
-        let here = &self.graph.nodes[node];
-        let through = match here.effect {
+        let current = &self.graph.nodes[node];
+        let through = match current.effect {
             Effect::Called(summary) => summary.through.unwrap_or(0.0),
             _ => 0.0,
         };
-        let ends = times.pass[node] + here.ns + through;
+        let ends = times.pass[node] + current.ns + through;
         ends.max(self.yields(times, node))
     }
 
@@ -344,7 +344,7 @@ impl<'a> Solver<'a> {
     fn returns(&self, times: &Times, function: usize, paths: Paths) -> f64 {
         let nodes = self.graph.returns(function);
         nodes
-            .map(|node| self.leaves(node, times, paths))
+            .map(|node| self.exit_time(node, times, paths))
             .fold(NONE, f64::max)
     }
 }

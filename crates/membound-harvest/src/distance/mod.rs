@@ -26,8 +26,8 @@ mod components;
 mod expected;
 mod graph;
 mod improve;
-mod lasting;
 mod longest;
+mod loop_duration;
 mod nest;
 mod place;
 mod program;
@@ -35,7 +35,7 @@ mod task;
 
 use std::collections::BTreeMap;
 
-pub(crate) use lasting::lasts_ns;
+pub(crate) use loop_duration::lasts_ns;
 pub use program::{Achieved, Bounded, bound, measure};
 
 /// An instruction, as far as distances depend on it.
@@ -53,7 +53,7 @@ pub struct Step {
 
 /// An edge from a block to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
+pub struct Edge {
     /// The target block in the same function.
     pub to: usize,
     /// Share of the block's executions that take this edge, 0 to 1; the shares of a block sum to 1 at most.
@@ -75,7 +75,7 @@ pub struct BasicBlock {
     /// The instructions, in order.
     pub steps: Vec<Step>,
     /// Edges to the blocks that may run next; after a call, to the block where it returns.
-    pub ways: Vec<Way>,
+    pub edges: Vec<Edge>,
     /// The call at its end, if any.
     pub call: Option<Call>,
     /// Whether the function returns at its end; together with a call, that is a tail call.

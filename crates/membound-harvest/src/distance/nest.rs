@@ -1,9 +1,9 @@
 //! Places yields in outer loops beside those in inner ones.
 //!
 //! One yield that every iteration of a nest of loops passes cuts all the loops, but each execution of it
-//! counts as much as the longest iteration takes, that of the outer loop. Where the inner loop makes many
-//! iterations for each of the outer one, such a yield is taken far too often. With a second yield that only
-//! the outer loop passes, each counts approximately what the iterations of its own loop take.
+//! counts as much as the longest iteration takes, which is one of the outer loop. Where the inner loop makes
+//! many iterations for each of the outer one, such a yield is taken far too often. With a second yield that
+//! only the outer loop passes, each counts approximately what the iterations of its own loop take.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ const EFFORT: usize = 20_000;
 pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<YieldPosition>) {
     let nodes = task.graph(yields).nodes.len();
     let mut tries = TRIES.min(EFFORT / nodes.max(1));
-    let mut open: Vec<YieldPosition> = inner(task, yields, fixed);
+    let mut open: Vec<YieldPosition> = executed_yields(task, yields, fixed);
     while let Some(place) = open.pop() {
         if let Some(best) = relieved(task, yields, fixed, place, &mut tries) {
             *yields = best;
@@ -41,7 +41,7 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Yie
 }
 
 /// The best set with one more yield in the loops around the yield at `inner`, within the remaining `tries`;
-/// `None` if no set is worth it.
+/// `None` if no set is cheaper.
 fn relieved(
     task: &Task<'_>,
     yields: &Yields,
@@ -54,15 +54,15 @@ fn relieved(
     }
     let mut best = None;
     let mut least = MAX_REMAINING_COST_SHARE * cost(task, yields);
-    for outer in around(task, yields, inner) {
+    for outer in outer_places(task, yields, inner) {
         let mut before = f64::INFINITY;
         // The rest of the bound goes to the inner yield.
         for every in (0..MAX_ITERATIONS_COUNTED_TOGETHER.ilog2()).map(|shift| 1 << shift) {
-            let Some(left) = tries.checked_sub(1) else {
+            let Some(tries_left) = tries.checked_sub(1) else {
                 return best;
             };
-            *tries = left;
-            let tried = with(task, yields, fixed, (outer, every));
+            *tries = tries_left;
+            let tried = with_yield(task, yields, fixed, (outer, every));
             let now = cost(task, &tried);
             if now < least {
                 best = Some(tried);
@@ -78,7 +78,7 @@ fn relieved(
 }
 
 /// The yields with an additional one at `place`, with k = `every`, after the others are raised again.
-fn with(
+fn with_yield(
     task: &Task<'_>,
     yields: &Yields,
     fixed: &BTreeSet<YieldPosition>,
@@ -96,8 +96,12 @@ fn with(
 }
 
 /// The yields that are executed, in ascending order of cost.
-fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<YieldPosition>) -> Vec<YieldPosition> {
-    let each = |place: &YieldPosition| task.count(*place) * of_one(yields[place]);
+fn executed_yields(
+    task: &Task<'_>,
+    yields: &Yields,
+    fixed: &BTreeSet<YieldPosition>,
+) -> Vec<YieldPosition> {
+    let each = |place: &YieldPosition| task.count(*place) * cost_share(yields[place]);
     let mut places: Vec<YieldPosition> = yields.keys().copied().collect();
     places.retain(|place| !fixed.contains(place) && task.count(*place) > 0.0);
     places.sort_by(|a, b| each(a).total_cmp(&each(b)));
@@ -106,7 +110,7 @@ fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<YieldPosition>) -> V
 
 /// The least executed place in each loop that only the yield at `inner` cuts, the outermost loop first,
 /// except places that are executed nearly as often as that yield.
-fn around(task: &Task<'_>, yields: &Yields, inner: YieldPosition) -> Vec<YieldPosition> {
+fn outer_places(task: &Task<'_>, yields: &Yields, inner: YieldPosition) -> Vec<YieldPosition> {
     let mut without = yields.clone();
     without.remove(&inner);
     let graph = task.graph(&without);
@@ -132,17 +136,18 @@ fn around(task: &Task<'_>, yields: &Yields, inner: YieldPosition) -> Vec<YieldPo
 
 /// The loop among `nodes` that contains the instruction at `place`.
 fn containing(graph: &Graph, nodes: &[usize], place: YieldPosition) -> Option<Vec<usize>> {
-    let holds = |node: &usize| {
-        let here = &graph.nodes[*node];
-        let block = (here.place.function, here.place.block);
-        block == (place.function, place.block) && (here.place.step..here.end).contains(&place.step)
+    let contains_place = |node: &usize| {
+        let current = &graph.nodes[*node];
+        let block = (current.place.function, current.place.block);
+        block == (place.function, place.block)
+            && (current.place.step..current.end).contains(&place.step)
     };
     let all = loops(graph, nodes);
     all.into_iter()
-        .find(|component| component.iter().any(holds))
+        .find(|component| component.iter().any(contains_place))
 }
 
-fn of_one(every: u32) -> f64 {
+fn cost_share(every: u32) -> f64 {
     1.0 / f64::from(every) + if every > 1 { COUNT_COST_SHARE } else { 0.0 }
 }
 
@@ -150,6 +155,6 @@ fn of_one(every: u32) -> f64 {
 fn cost(task: &Task<'_>, yields: &Yields) -> f64 {
     yields
         .iter()
-        .map(|(place, every)| task.count(*place) * of_one(*every))
+        .map(|(place, every)| task.count(*place) * cost_share(*every))
         .sum()
 }

@@ -22,7 +22,7 @@ pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
         let (yields, mut gaps) = place_apart(task);
         // A function that returns later than its summary assumes makes callers exceed the bound, which their
         // own solutions do not show.
-        gaps.extend(over(task, &yields));
+        gaps.extend(exceeding(task, &yields));
         (yields, gaps)
     } else {
         place_together(task, Yields::new())
@@ -66,25 +66,25 @@ pub(super) fn place_apart(task: &Task<'_>) -> (Yields, Vec<Gap>) {
             summaries: &summaries,
             ..*task
         };
-        let here = entered
+        let own_entry = entered
             .iter()
             .filter(|(place, _)| place.function == function);
-        let given = here.map(|(place, every)| (*place, *every)).collect();
-        let (placed, of_function) = place_together(&alone, given);
+        let fixed_yields = own_entry.map(|(place, every)| (*place, *every)).collect();
+        let (placed, of_function) = place_together(&alone, fixed_yields);
         yields.extend(placed);
         gaps.extend(of_function);
     }
     (yields, gaps)
 }
 
-/// Places yields beside `given` ones, which stay.
-fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
+/// Places yields in addition to `fixed_yields`, which stay.
+fn place_together(task: &Task<'_>, fixed_yields: Yields) -> (Yields, Vec<Gap>) {
     let mut gaps = Vec::new();
     // A loop in which no yield can stand is noted as a gap; then a yield is assumed in it, so that the rest
     // can be solved.
-    let mut fixed: BTreeSet<YieldPosition> = given.keys().copied().collect();
+    let mut fixed: BTreeSet<YieldPosition> = fixed_yields.keys().copied().collect();
     let mut assumed = BTreeSet::new();
-    let mut yields = given;
+    let mut yields = fixed_yields;
     match task.limits.rule {
         Rule::Max => {
             cut_loops(task, &mut yields, &mut assumed, &mut gaps);
@@ -103,7 +103,7 @@ fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
             while let Some(place) = exceeded(task, &yields) {
                 yields.insert(place, 1);
             }
-            gaps.extend(over(task, &yields));
+            gaps.extend(exceeding(task, &yields));
             prune(task, &mut yields, &fixed);
         }
     }
@@ -171,16 +171,16 @@ fn cheapest(
         candidates.drain(TRIED / 2..candidates.len() - TRIED / 2);
     }
     let cost = |node: usize| {
-        let rest: Vec<usize> = component.iter().copied().filter(|&it| it != node).collect();
-        let left = loops(graph, &rest);
-        let least: f64 = left
+        let others: Vec<usize> = component.iter().copied().filter(|&it| it != node).collect();
+        let inner_loops = loops(graph, &others);
+        let least: f64 = inner_loops
             .iter()
             .map(|component| {
                 let counts = component.iter().map(|&node| count(node));
                 counts.fold(f64::INFINITY, f64::min)
             })
             .sum();
-        (count(node) + least, left.len())
+        (count(node) + least, inner_loops.len())
     };
     candidates
         .into_iter()
@@ -234,19 +234,19 @@ impl<'a> Walk<'a> {
     fn begin(&mut self) {
         let stale_ns = self.task.stale_ns;
         for &node in &self.graph.reached {
-            let here = &self.graph.nodes[node];
-            let source = match here.source {
+            let current = &self.graph.nodes[node];
+            let source = match current.source {
                 Source::Nowhere => None,
                 Source::Calls => Some(self.task.entry_ns),
                 Source::Unknown => Some(stale_ns),
             };
-            let since = match here.effect {
+            let since = match current.effect {
                 Effect::None => None,
                 Effect::Unknown => Some(stale_ns),
                 Effect::Called(summary) => summary.tail,
             };
-            let ways = here.ways.iter().map(|way| (way.0, since));
-            for (to, ns) in ways.chain([(node, source)]) {
+            let edges = current.edges.iter().map(|edge| (edge.0, since));
+            for (to, ns) in edges.chain([(node, source)]) {
                 if let Some(ns) = ns {
                     self.pass[to] = self.pass[to].max(ns);
                 }
@@ -266,8 +266,8 @@ impl<'a> Walk<'a> {
         } else {
             self.ends[node] = self.check(node);
         }
-        let here = &self.graph.nodes[node];
-        let leaves = match here.effect {
+        let current = &self.graph.nodes[node];
+        let exit_ns = match current.effect {
             Effect::None => self.ends[node],
             Effect::Called(Summary {
                 through: Some(through),
@@ -275,9 +275,9 @@ impl<'a> Walk<'a> {
             }) => self.ends[node] + through,
             Effect::Called(_) | Effect::Unknown => return,
         };
-        for &(to, _) in &here.ways {
-            if self.graph.nodes[to].start == Start::Plain && leaves > self.pass[to] {
-                self.pass[to] = leaves;
+        for &(to, _) in &current.edges {
+            if self.graph.nodes[to].start == Start::Plain && exit_ns > self.pass[to] {
+                self.pass[to] = exit_ns;
                 self.from[to] = Some(node);
             }
         }
@@ -287,8 +287,8 @@ impl<'a> Walk<'a> {
     fn check(&mut self, node: usize) -> f64 {
         let most_ns = self.task.limits.bound_ns + SAME_NS;
         let (first, end) = {
-            let here = &self.graph.nodes[node];
-            (here.place, here.end)
+            let current = &self.graph.nodes[node];
+            (current.place, current.end)
         };
         let mut at_ns = self.pass[node];
         let mut lost = at_ns > most_ns;
@@ -321,13 +321,13 @@ impl<'a> Walk<'a> {
             }
             at_ns = behind_ns;
         }
-        let here = &self.graph.nodes[node];
-        let behind = match here.effect {
+        let current = &self.graph.nodes[node];
+        let behind = match current.effect {
             Effect::Called(summary) => {
                 let through = summary.through.unwrap_or(0.0);
                 Some(summary.head.unwrap_or(0.0).max(through))
             }
-            Effect::None if here.returns => Some(self.task.leave_ns),
+            Effect::None if current.returns => Some(self.task.leave_ns),
             Effect::None | Effect::Unknown => None,
         };
         if let Some(behind) = behind {
@@ -357,10 +357,13 @@ impl<'a> Walk<'a> {
     /// Places a yield as near to the end of a node as possible, where `at_ns` have passed since the last one.
     /// The code behind it still takes too long, but callers bear less of the excess.
     fn come_near(&mut self, node: usize, at_ns: f64) -> Option<f64> {
-        let here = &self.graph.nodes[node];
+        let current = &self.graph.nodes[node];
         let mut since_ns = 0.0;
-        for step in (here.place.step..here.end).rev() {
-            let place = YieldPosition { step, ..here.place };
+        for step in (current.place.step..current.end).rev() {
+            let place = YieldPosition {
+                step,
+                ..current.place
+            };
             since_ns += self.task.step(place)?.ns;
             if at_ns - since_ns <= SAME_NS {
                 return None;
@@ -385,9 +388,12 @@ impl<'a> Walk<'a> {
         let mut best: Option<(f64, YieldPosition, usize, f64)> = None;
         let (mut at, mut end, mut at_ns) = (node, last + 1, behind_ns);
         'path: loop {
-            let here = &self.graph.nodes[at];
-            for step in (here.place.step..end).rev() {
-                let place = YieldPosition { step, ..here.place };
+            let current = &self.graph.nodes[at];
+            for step in (current.place.step..end).rev() {
+                let place = YieldPosition {
+                    step,
+                    ..current.place
+                };
                 at_ns -= self.task.step(place).map_or(0.0, |step| step.ns);
                 // The path begins here; a yield at a yield would change nothing.
                 if until_ns - at_ns > most_ns || at_ns <= SAME_NS {
@@ -437,25 +443,28 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<YieldPosition> {
         return None;
     }
     let order = components(&graph.reached, |node| {
-        graph.nodes[node].ways.iter().map(|way| way.0)
+        graph.nodes[node].edges.iter().map(|edge| edge.0)
     })
     .concat();
     for node in order {
-        let here = &graph.nodes[node];
-        let head = match here.effect {
+        let current = &graph.nodes[node];
+        let head = match current.effect {
             Effect::Called(summary) => {
                 let through = summary.through.unwrap_or(0.0);
                 summary.head.unwrap_or(0.0).max(through)
             }
             Effect::None | Effect::Unknown => 0.0,
         };
-        if solved.pass[node] + here.ns + head <= most_ns {
+        if solved.pass[node] + current.ns + head <= most_ns {
             continue;
         }
         let mut at_ns = solved.pass[node];
         let mut best = None;
-        for step in here.place.step..here.end {
-            let place = YieldPosition { step, ..here.place };
+        for step in current.place.step..current.end {
+            let place = YieldPosition {
+                step,
+                ..current.place
+            };
             if task.is_free(place, yields) && (best.is_none() || at_ns <= most_ns) {
                 best = Some(place);
             }
@@ -469,12 +478,13 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<YieldPosition> {
 }
 
 /// The gaps where the time exceeds the bound with these yields.
-fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
+fn exceeding(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
     let graph = task.graph(yields);
     let solved = task.solve(&graph);
     let nodes = graph.reached.iter().filter(|&&node| {
-        let here = &graph.nodes[node];
-        here.end > here.place.step && solved.pass[node] + here.ns > task.limits.bound_ns + SAME_NS
+        let current = &graph.nodes[node];
+        current.end > current.place.step
+            && solved.pass[node] + current.ns > task.limits.bound_ns + SAME_NS
     });
     nodes
         .map(|&node| Gap {

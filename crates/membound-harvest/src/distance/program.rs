@@ -175,8 +175,8 @@ fn leave_ns(program: &Program, limits: Limits) -> f64 {
     let mut longest = 0.0_f64;
     for function in &program.functions {
         for block in function.blocks.iter().filter(|block| block.call.is_some()) {
-            for way in &block.ways {
-                longest = longest.max(stretch(&function.blocks[way.to]));
+            for edge in &block.edges {
+                longest = longest.max(stretch(&function.blocks[edge.to]));
             }
         }
     }

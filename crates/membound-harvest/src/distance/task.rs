@@ -76,7 +76,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    pub(super) fn holds(&self, solved: &Solved) -> bool {
+    pub(super) fn permits(&self, solved: &Solved) -> bool {
         solved.most_ns <= self.most_ns && solved.excess_ns <= self.excess_ns
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A block of instructions with these times, all of which can be patched.
-fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> BasicBlock {
+fn block(times: &[f64], edges: &[(usize, f64)], count: f64) -> BasicBlock {
     BasicBlock {
         steps: times
             .iter()
@@ -15,9 +15,12 @@ fn block(times: &[f64], ways: &[(usize, f64)], count: f64) -> BasicBlock {
                 yields: false,
             })
             .collect(),
-        ways: ways.iter().map(|&(to, share)| Way { to, share }).collect(),
+        edges: edges
+            .iter()
+            .map(|&(to, share)| Edge { to, share })
+            .collect(),
         call: None,
-        returns: ways.is_empty(),
+        returns: edges.is_empty(),
         entered: false,
         count,
     }
@@ -69,8 +72,8 @@ fn at(function: usize, block: usize, step: usize) -> YieldPosition {
 }
 
 #[test]
-fn document_003s_two_ways_are_11_ns_on_average_and_20_at_most() {
-    // Two ways from a yield, 10 ns taken 90 % of the time and 20 ns taken 10 %, and back.
+fn document_003s_two_paths_are_11_ns_on_average_and_20_at_most() {
+    // Two paths from a yield, 10 ns taken 90 % of the time and 20 ns taken 10 %, and back.
     let program = program(vec![vec![
         yielding(block(&[0.0], &[(1, 0.9), (2, 0.1)], 1000.0)),
         block(&[10.0], &[(3, 1.0)], 900.0),
@@ -84,7 +87,7 @@ fn document_003s_two_ways_are_11_ns_on_average_and_20_at_most() {
 }
 
 #[test]
-fn a_yield_stands_at_what_waits_longest_beside_it() {
+fn a_yield_stands_at_the_longest_wait_near_it() {
     // A loop whose third instruction misses as a rule, and one in which none does.
     let looping = |times: &[f64]| {
         program(vec![vec![
@@ -111,7 +114,7 @@ fn a_yield_stands_at_what_waits_longest_beside_it() {
 }
 
 #[test]
-fn a_straight_way_gets_as_many_yields_as_it_needs() {
+fn straight_code_gets_as_many_yields_as_it_needs() {
     let program = program(vec![vec![block(&[10.0; 20], &[], 1.0)]]);
     for (bound_ns, wanted) in [(200.0, 0), (199.0, 1), (100.0, 1), (50.0, 3), (10.0, 19)] {
         let bounded = bound(&program, limits(Rule::Max, bound_ns));
@@ -154,7 +157,7 @@ fn a_loop_is_counted_and_yields_each_kth_time() {
 }
 
 #[test]
-fn a_nest_of_loops_is_cut_where_both_come_by() {
+fn nested_loops_are_cut_at_a_common_block() {
     // The inner loop runs a few iterations for each of many of the outer one.
     let program = program(vec![vec![
         block(&[1.0], &[(1, 1.0)], 1.0),
@@ -167,12 +170,12 @@ fn a_nest_of_loops_is_cut_where_both_come_by() {
     assert_eq!(bounded.yields.len(), 1);
     let (place, every) = bounded.yields.first_key_value().unwrap();
     assert_eq!(place.block, 2);
-    // The longest way around is 5 ns.
+    // The longest path around is 5 ns.
     assert!((35..=40).contains(every), "{every}");
 }
 
 #[test]
-fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_iterations() {
+fn an_outer_loop_around_many_inner_iterations_has_its_own_counter() {
     // 500 iterations of 0.3 ns for each of the outer loop's 10 ns, and the same with a loop in between.
     let outermost = |inner: Vec<BasicBlock>| {
         let mut blocks = vec![block(&[1.0], &[(1, 1.0)], 1.0)];
@@ -253,7 +256,7 @@ fn recursion_is_a_loop() {
     ]]);
     assert_eq!(distance(&recursive, Rule::Max), None);
     let bounded = bound(&recursive, limits(Rule::Max, 100.0));
-    // Both the way down and the way up.
+    // Both the path down and the path up.
     assert_eq!(bounded.yields.len(), 2, "{bounded:?}");
     assert!(
         bounded.yields.values().all(|every| *every > 3),
@@ -311,7 +314,7 @@ fn many_functions_that_call_each_other_are_bounded_one_by_one() {
 
 /// A function returns so late that its caller exceeds the bound where no patch can stand.
 #[test]
-fn what_another_function_of_many_brings_about_is_named() {
+fn gaps_caused_by_another_function_of_the_group_are_named() {
     let mut caller = vec![
         block(&[1.0], &[(1, 1.0)], 10.0),
         calling(block(&[1.0], &[(2, 1.0)], 10.0), Call::Function(1)),
@@ -340,7 +343,7 @@ fn what_another_function_of_many_brings_about_is_named() {
 }
 
 #[test]
-fn what_cannot_be_bounded_is_named() {
+fn unbounded_places_are_named() {
     let long = program(vec![vec![block(&[5.0, 300.0, 5.0], &[], 1.0)]]);
     let bounded = bound(&long, limits(Rule::Max, 100.0));
     assert_eq!(
@@ -422,7 +425,7 @@ fn averages_place_fewer_yields_than_maxima() {
 }
 
 #[test]
-fn a_loop_is_as_long_on_average_as_it_goes_around() {
+fn the_average_length_of_a_loop_depends_on_its_iterations() {
     // Nine iterations on average of 10, 5 ns each.
     let program = program(vec![vec![
         block(&[0.0], &[(1, 1.0)], 100.0),

@@ -125,11 +125,12 @@ impl Flow {
         let mut pending: Vec<usize> = (0..self.blocks.len()).collect();
         while let Some(number) = pending.pop() {
             let block = &self.blocks[number];
-            let mut here = foreign[number];
+            let mut is_foreign = foreign[number];
             for index in block.first..block.end {
-                here = self.behind_body(index, here, bodies) && !self.steps[index].calls;
+                is_foreign =
+                    self.behind_body(index, is_foreign, bodies) && !self.steps[index].calls;
             }
-            if here {
+            if is_foreign {
                 for &to in &block.successors {
                     if !std::mem::replace(&mut foreign[to], true) {
                         pending.push(to);
@@ -144,15 +145,15 @@ impl Flow {
     pub(super) fn violations(&self, bodies: &Bodies) -> Vec<usize> {
         let foreign = self.solve(bodies);
         let mut found = Vec::new();
-        for (block, mut here) in self.blocks.iter().zip(foreign) {
+        for (block, mut is_foreign) in self.blocks.iter().zip(foreign) {
             for index in block.first..block.end {
                 let step = self.steps[index];
-                let behind = self.behind_body(index, here, bodies);
+                let behind = self.behind_body(index, is_foreign, bodies);
                 let prefetches = step.own_operand && bodies.yields.contains_key(&index);
-                if step.needs_base && behind || prefetches && here {
+                if step.needs_base && behind || prefetches && is_foreign {
                     found.push(index);
                 }
-                here = behind && !step.calls;
+                is_foreign = behind && !step.calls;
             }
         }
         found
@@ -177,7 +178,7 @@ impl Flow {
                 // An earlier repair may have mended this violation too. A yield is given up only if its
                 // violation is certain, and only the first violation of a block is mended in each round.
                 let block = self.block_of(index);
-                let stale = position > 0 && self.gives_up(index, bodies);
+                let stale = position > 0 && self.must_give_up(index, bodies);
                 if stale || last.replace(block) == Some(block) {
                     continue;
                 }
@@ -199,8 +200,8 @@ impl Flow {
     }
 
     fn mend(&self, index: usize, bodies: &mut Bodies) -> Mended {
-        let here = bodies.yields.get(&index).copied();
-        if let Some(leave) = here.filter(|leave| !leave.own_base) {
+        let own_yield = bodies.yields.get(&index).copied();
+        if let Some(leave) = own_yield.filter(|leave| !leave.own_base) {
             bodies.yields.insert(
                 index,
                 Leave {
@@ -210,14 +211,18 @@ impl Flow {
             );
             return Mended::Here;
         }
-        if self.gives_up(index, bodies) {
+        if self.must_give_up(index, bodies) {
             bodies.yields.remove(&index);
             bodies.given_up.push(index);
             return Mended::Here;
         }
         let block = self.block_of(index);
         let first = self.blocks[block].first;
-        let last = if here.is_some() { index } else { index + 1 };
+        let last = if own_yield.is_some() {
+            index
+        } else {
+            index + 1
+        };
         let behind_yield = bodies.yields.range(first..index).next_back();
         let from = behind_yield.map_or(first, |(at, _)| at + 1);
         let place = (from..last)
@@ -248,9 +253,9 @@ impl Flow {
 
     /// Whether a yield that finds a foreign base must be given up: it restores its own base on resuming, but
     /// its prefetch comes before that.
-    fn gives_up(&self, index: usize, bodies: &Bodies) -> bool {
-        let here = bodies.yields.get(&index);
-        self.steps[index].own_operand && here.is_some_and(|leave| leave.own_base)
+    fn must_give_up(&self, index: usize, bodies: &Bodies) -> bool {
+        let own_yield = bodies.yields.get(&index);
+        self.steps[index].own_operand && own_yield.is_some_and(|leave| leave.own_base)
     }
 
     fn block_of(&self, index: usize) -> usize {
@@ -268,24 +273,24 @@ impl Flow {
             }
         }
         let mut found = BTreeSet::new();
-        let mut seen = vec![false; self.blocks.len()];
+        let mut visited = vec![false; self.blocks.len()];
         let mut pending = vec![(block, index)];
         while let Some((number, end)) = pending.pop() {
             let first = self.blocks[number].first;
-            let mut comes_from_before = true;
+            let mut reaches_start = true;
             for at in (first..end).rev() {
                 let plain = bodies.yields.get(&at).is_some_and(|it| !it.own_base);
                 if plain && !self.steps[at].calls {
                     found.insert(at);
                 }
                 if self.steps[at].calls || plain || !self.behind_body(at, true, bodies) {
-                    comes_from_before = false;
+                    reaches_start = false;
                     break;
                 }
             }
-            if comes_from_before {
+            if reaches_start {
                 for &from in &before[number] {
-                    if !std::mem::replace(&mut seen[from], true) {
+                    if !std::mem::replace(&mut visited[from], true) {
                         pending.push((from, self.blocks[from].end));
                     }
                 }
@@ -323,7 +328,7 @@ fn step(instruction: &Instruction) -> Step {
         FlowControl::Next
         | FlowControl::UnconditionalBranch
         | FlowControl::ConditionalBranch
-        // The block's end says where they lead.
+        // The block's end determines their targets.
         | FlowControl::IndirectBranch
         | FlowControl::Exception => (false, false),
         FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => (true, true),

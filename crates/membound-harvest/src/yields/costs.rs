@@ -60,12 +60,12 @@ impl Costs {
     /// k-th of the bound. A bound yield that is taken each time costs the longest time that may have passed
     /// since the last one. An unknown cost is the bound, which no cost exceeds.
     pub(super) fn units(&self, site: &HarvestSite, function: u64) -> u16 {
-        let known_ns = match site.kind {
+        let cost_ns = match site.kind {
             YieldKind::Primary => self.each_ns.get(&function).map(|ns| self.switch_ns + ns),
             YieldKind::Scavenger if site.every > 1 => Some(self.bound_ns / f64::from(site.every)),
             YieldKind::Scavenger => self.distance_ns.get(&function).copied(),
         };
-        let ns = known_ns.unwrap_or(self.bound_ns).min(self.bound_ns);
+        let ns = cost_ns.unwrap_or(self.bound_ns).min(self.bound_ns);
         let units = ns * f64::from(CREDIT_UNITS_PER_NS);
         // The cast saturates.
         units.round().max(1.0) as u16

@@ -155,8 +155,8 @@ pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
 
 /// Share of the executions of a site's load that miss, if known.
 fn likelihood(site: &HarvestSite) -> Option<f64> {
-    let known = site.likelihood.as_ref().map(|share| share.value);
-    known.filter(|_| site.kind == YieldKind::Primary)
+    let share = site.likelihood.as_ref().map(|share| share.value);
+    share.filter(|_| site.kind == YieldKind::Primary)
 }
 
 /// Parts that yields leave out because of `without`.
@@ -178,7 +178,7 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
 
 /// A yield that the plan wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Wanted {
+struct PlannedYield {
     kind: YieldKind,
     cost: u16,
     /// Share of the load's executions that miss.
@@ -193,7 +193,7 @@ struct Part {
     flow: Flow,
     bodies: Bodies,
     /// Wanted yields by index of the instruction.
-    wanted: BTreeMap<usize, Wanted>,
+    planned: BTreeMap<usize, PlannedYield>,
 }
 
 /// All functions with yields, by their index in the image.
@@ -228,7 +228,7 @@ impl Work {
                     flow: Flow::of(&function),
                     function,
                     bodies: Bodies::default(),
-                    wanted: BTreeMap::new(),
+                    planned: BTreeMap::new(),
                 }
             });
             let instructions = &part.function.instructions;
@@ -243,16 +243,16 @@ impl Work {
             });
             return;
         };
-        let wanted = Wanted {
+        let planned = PlannedYield {
             kind: site.kind,
             cost,
             likelihood: likelihood(site),
             lasting: site.lasts_ns.is_some_and(is_lasting),
         };
         // A miss yield also bounds the time, so it replaces a bound yield at the same instruction.
-        let known = part.wanted.entry(at).or_insert(wanted);
-        if known.kind == YieldKind::Scavenger {
-            *known = wanted;
+        let present = part.planned.entry(at).or_insert(planned);
+        if present.kind == YieldKind::Scavenger {
+            *present = planned;
         }
     }
 
@@ -266,7 +266,7 @@ impl Work {
             }
             let options = self.options(role);
             let plan = groundwork.plan(image, &options);
-            if !self.learn(&plan, round >= ROUNDS) {
+            if !self.handle_refusals(&plan, round >= ROUNDS) {
                 return self.finish(options);
             }
             round += 1;
@@ -284,25 +284,25 @@ impl Work {
         for part in self.parts.values() {
             let address = |index: usize| part.function.instructions[index].ip();
             sites.extend(part.bodies.bases.iter().map(|&index| address(index)));
-            for (&index, wanted) in &part.wanted {
+            for (&index, planned) in &part.planned {
                 sites.push(address(index));
                 // Lines that caches lose before they are read again need not be put into the outer caches,
                 // where they would evict others.
-                if wanted.likelihood.is_some_and(|share| share >= LIKELY) {
+                if planned.likelihood.is_some_and(|share| share >= LIKELY) {
                     options.non_temporal.push(address(index));
                 }
-                if wanted
+                if planned
                     .likelihood
                     .is_some_and(|share| passes_recent(role, share))
                 {
                     options.recalled.push(address(index));
                 }
-                if wanted.lasting {
+                if planned.lasting {
                     options.long_loops.push(address(index));
                 }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
-                let cost = wanted.cost;
-                let body = match (role, wanted.kind) {
+                let cost = planned.cost;
+                let body = match (role, planned.kind) {
                     (HarvestRole::Primary, _) => continue,
                     (_, YieldKind::Primary) => Yield::Miss { cost, own_base },
                     (_, YieldKind::Scavenger) => Yield::Bound { cost, own_base },
@@ -321,7 +321,7 @@ impl Work {
 
     /// Handles the refusals of a plan; returns whether there were any, so that planning must be repeated. At
     /// the `end`, yields restore bases themselves in functions where a body could not.
-    fn learn(&mut self, plan: &Plan, end: bool) -> bool {
+    fn handle_refusals(&mut self, plan: &Plan, end: bool) -> bool {
         let unsure = plan.unsure_sites();
         let mut changed = false;
         for site in plan.sites() {
@@ -330,12 +330,18 @@ impl Work {
             let unsure = site
                 .number
                 .is_ok_and(|number| unsure.binary_search(&number).is_ok());
-            changed |= self.take(site.address, refusal, unsure, end);
+            changed |= self.handle_site(site.address, refusal, unsure, end);
         }
         changed
     }
 
-    fn take(&mut self, address: u64, refusal: Option<Refusal>, unsure: bool, end: bool) -> bool {
+    fn handle_site(
+        &mut self,
+        address: u64,
+        refusal: Option<Refusal>,
+        unsure: bool,
+        end: bool,
+    ) -> bool {
         if refusal.is_none() && !unsure {
             return false;
         }
@@ -352,11 +358,11 @@ impl Work {
                 part.flow.opaque |= end;
                 return true;
             }
-            let given_up = refusal.and_then(|why| Some((why, part.wanted.remove(&index)?)));
-            if let Some((why, wanted)) = given_up {
+            let refused_yield = refusal.and_then(|why| Some((why, part.planned.remove(&index)?)));
+            if let Some((why, planned)) = refused_yield {
                 self.left_out.push(LeftOut {
                     address,
-                    kind: wanted.kind,
+                    kind: planned.kind,
                     why: Obstacle::Refused(why),
                 });
                 return true;
@@ -385,9 +391,9 @@ impl Work {
 impl Part {
     /// Finds where a base must be restored, for the yields that are still wanted.
     fn give_bases(&mut self, left_out: &mut Vec<LeftOut>) {
-        let yields = self.wanted.iter().map(|(&index, wanted)| {
+        let yields = self.planned.iter().map(|(&index, planned)| {
             let leave = Leave {
-                always: wanted.kind == YieldKind::Primary,
+                always: planned.kind == YieldKind::Primary,
                 own_base: false,
             };
             (index, leave)
@@ -395,10 +401,10 @@ impl Part {
         self.bodies.yields = yields.collect();
         self.flow.settle(&mut self.bodies);
         for index in std::mem::take(&mut self.bodies.given_up) {
-            if let Some(wanted) = self.wanted.remove(&index) {
+            if let Some(planned) = self.planned.remove(&index) {
                 left_out.push(LeftOut {
                     address: self.function.instructions[index].ip(),
-                    kind: wanted.kind,
+                    kind: planned.kind,
                     why: Obstacle::ForeignBase,
                 });
             }

@@ -11,12 +11,12 @@ use crate::testing::{self, TEXT, elf, plan_for};
 const FILE: &str = "/bin/scavenger";
 
 /// A file with one function, whose instructions are identified by their number.
-struct Made {
+struct Assembled {
     file: Vec<u8>,
     addresses: Vec<u64>,
 }
 
-impl Made {
+impl Assembled {
     fn of(write: impl FnOnce(&mut CodeAssembler)) -> Self {
         let mut a = CodeAssembler::new(64).unwrap();
         write(&mut a);
@@ -105,7 +105,7 @@ fn label(a: &mut CodeAssembler) -> CodeLabel {
 
 #[test]
 fn a_leaf_with_a_loop_has_one_base_where_it_returns() {
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         let mut again = label(a);
         a.mov(rax, rdi).unwrap();
         a.set_label(&mut again).unwrap();
@@ -117,7 +117,7 @@ fn a_leaf_with_a_loop_has_one_base_where_it_returns() {
         a.ret().unwrap();
     });
     assert_eq!(
-        made.yields(&[1], &[]),
+        assembled.yields(&[1], &[]),
         Settled {
             yields: vec![1],
             bases: vec![6],
@@ -128,7 +128,7 @@ fn a_leaf_with_a_loop_has_one_base_where_it_returns() {
 
 #[test]
 fn a_loop_with_a_call_has_a_base_before_the_call() {
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         let mut again = label(a);
         a.push(rbx).unwrap();
         a.mov(rbx, rdi).unwrap();
@@ -143,7 +143,7 @@ fn a_loop_with_a_call_has_a_base_before_the_call() {
     });
     // Every path from the yield to the return passes the call.
     assert_eq!(
-        made.yields(&[2], &[]),
+        assembled.yields(&[2], &[]),
         Settled {
             yields: vec![2],
             bases: vec![4],
@@ -154,7 +154,7 @@ fn a_loop_with_a_call_has_a_base_before_the_call() {
 
 #[test]
 fn a_stack_protector_has_a_base_before_it_reads_its_word() {
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
         let mut wrong = label(a);
@@ -166,7 +166,7 @@ fn a_stack_protector_has_a_base_before_it_reads_its_word() {
         a.call(TEXT).unwrap();
     });
     assert_eq!(
-        made.yields(&[0], &[]),
+        assembled.yields(&[0], &[]),
         Settled {
             yields: vec![0],
             bases: vec![3],
@@ -177,14 +177,14 @@ fn a_stack_protector_has_a_base_before_it_reads_its_word() {
 
 #[test]
 fn a_jump_of_unknown_targets_has_a_base() {
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
         a.mov(rcx, ptr(rsi + rax * 8)).unwrap();
         a.lea(rcx, ptr(rcx + rdx + 0x100)).unwrap();
         a.jmp(rcx).unwrap();
     });
-    let settled = made.yields(&[0], &[]);
+    let settled = assembled.yields(&[0], &[]);
     assert_eq!(settled.yields, [0]);
     assert!(
         settled.own_base == [0] || settled.bases.len() == 1,
@@ -196,9 +196,9 @@ fn a_jump_of_unknown_targets_has_a_base() {
 }
 
 #[test]
-fn where_no_base_can_be_given_back_the_yield_does_it() {
+fn a_yield_restores_the_base_where_no_body_can() {
     // The return is a one-byte block that is a branch target, without padding behind it.
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         let mut out = label(a);
         let mut again = label(a);
         a.set_label(&mut again).unwrap();
@@ -214,7 +214,7 @@ fn where_no_base_can_be_given_back_the_yield_does_it() {
         a.jmp(again).unwrap();
     });
     assert_eq!(
-        made.yields(&[0], &[]),
+        assembled.yields(&[0], &[]),
         Settled {
             yields: vec![0],
             own_base: vec![0],
@@ -226,14 +226,14 @@ fn where_no_base_can_be_given_back_the_yield_does_it() {
 #[test]
 fn a_base_goes_before_the_instruction_where_none_can_stand_at_it() {
     // A system call is not displaced.
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         a.mov(rdi, ptr(rdi + 0x1000)).unwrap();
         a.mov(eax, 39).unwrap();
         a.syscall().unwrap();
         a.ret().unwrap();
     });
     assert_eq!(
-        made.yields(&[0], &[]),
+        assembled.yields(&[0], &[]),
         Settled {
             yields: vec![0],
             bases: vec![1],
@@ -251,23 +251,23 @@ fn a_load_from_fs_is_no_place_for_a_yield_that_another_leads_to() {
         fill(a);
         a.ret().unwrap();
     };
-    let made = Made::of(write);
-    let settled = made.yields(&[0, 2], &[]);
+    let assembled = Assembled::of(write);
+    let settled = assembled.yields(&[0, 2], &[]);
     assert_eq!(settled.left_out, [(2, Obstacle::ForeignBase)]);
     assert_eq!((settled.yields, settled.bases), (vec![0], vec![2]));
     // Alone it finds its own base, and leaves it.
-    let settled = made.yields(&[2], &[]);
+    let settled = assembled.yields(&[2], &[]);
     assert_eq!((settled.yields, settled.own_base), (vec![2], vec![2]));
     assert_eq!((settled.bases, settled.left_out), (vec![], vec![]));
 }
 
 #[test]
-fn what_is_no_instruction_is_left_out() {
-    let made = Made::of(|a| {
+fn addresses_without_instruction_are_left_out() {
+    let assembled = Assembled::of(|a| {
         fill(a);
         a.ret().unwrap();
     });
-    let image = Image::parse(&made.file).unwrap();
+    let image = Image::parse(&assembled.file).unwrap();
     let groundwork = Groundwork::of(&image, &groundwork_options());
     let mut plan = plan_for(FILE, identity(&image));
     plan.sites
@@ -290,7 +290,7 @@ fn what_is_no_instruction_is_left_out() {
 }
 
 #[test]
-fn what_is_left_out_is_not_there() {
+fn switched_off_parts_are_not_emitted() {
     let mut hits = testing::site(FILE, TEXT, YieldKind::Primary, 1);
     hits.chosen = false;
     hits.reason = YieldReason::Hits;
@@ -312,32 +312,32 @@ fn what_is_left_out_is_not_there() {
 }
 
 #[test]
-fn a_primary_yields_at_its_loads_and_cares_for_no_base() {
-    let made = Made::of(|a| {
+fn a_primary_yields_at_its_loads_and_restores_no_base() {
+    let assembled = Assembled::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
         a.mov(rcx, ptr(rax + 0x100).fs()).unwrap();
         a.ret().unwrap();
     });
-    let image = Image::parse(&made.file).unwrap();
+    let image = Image::parse(&assembled.file).unwrap();
     let groundwork = Groundwork::of(&image, &groundwork_options());
     let mut plan = plan_for(FILE, identity(&image));
     for index in [2, 0] {
-        let at = made.addresses[index];
+        let at = assembled.addresses[index];
         plan.sites
             .push(testing::site(FILE, at, YieldKind::Primary, 1));
     }
     let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]);
     assert_eq!(found.options.body, Body::Yield(Yield::Primary));
     assert_eq!(found.options.bodies, []);
-    let sites = vec![made.addresses[0], made.addresses[2]];
+    let sites = vec![assembled.addresses[0], assembled.addresses[2]];
     assert_eq!(found.options.sites, Sites::Instructions(sites));
     assert_eq!((found.bases, found.left_out), (vec![], vec![]));
 }
 
 #[test]
-fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_pass_recent_ones() {
-    let made = Made::of(|a| {
+fn loads_that_nearly_always_miss_prefetch_non_temporally_and_others_filter_recent_misses() {
+    let assembled = Assembled::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
         a.mov(rcx, ptr(rsi + 0x1000)).unwrap();
@@ -347,17 +347,17 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
         fill(a);
         a.ret().unwrap();
     });
-    let image = Image::parse(&made.file).unwrap();
+    let image = Image::parse(&assembled.file).unwrap();
     let groundwork = Groundwork::of(&image, &groundwork_options());
     let mut plan = plan_for(FILE, identity(&image));
     plan.options.bound_ns = Some(100.0);
     for (index, lasts_ns) in [(5, Some(1000.0)), (6, Some(999.0)), (3, None)] {
-        let mut site = testing::site(FILE, made.addresses[index], YieldKind::Scavenger, 1);
+        let mut site = testing::site(FILE, assembled.addresses[index], YieldKind::Scavenger, 1);
         site.lasts_ns = lasts_ns;
         plan.sites.push(site);
     }
     for (index, likelihood) in [(4, Some(0.95)), (0, Some(0.9)), (2, Some(0.89)), (1, None)] {
-        let mut site = testing::site(FILE, made.addresses[index], YieldKind::Primary, 1);
+        let mut site = testing::site(FILE, assembled.addresses[index], YieldKind::Primary, 1);
         site.likelihood = likelihood.map(|value| Figure {
             value,
             low: value,
@@ -369,13 +369,13 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
     for role in [HarvestRole::Primary, HarvestRole::Scavenger] {
         plan.role = role;
         let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]);
-        let expected = [0, 4].map(|index: usize| made.addresses[index]);
+        let expected = [0, 4].map(|index: usize| assembled.addresses[index]);
         assert_eq!(found.options.non_temporal, expected, "{role:?}");
-        let recalled = [made.addresses[2]];
+        let recalled = [assembled.addresses[2]];
         let recalled = &recalled[..usize::from(role == HarvestRole::Primary)];
         assert_eq!(found.options.recalled, recalled, "{role:?}");
         // A primary has no bound yields.
-        let lasting = [made.addresses[5]];
+        let lasting = [assembled.addresses[5]];
         let lasting = &lasting[..usize::from(role == HarvestRole::Scavenger)];
         assert_eq!(found.options.long_loops, lasting, "{role:?}");
     }
@@ -390,15 +390,15 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
 }
 
 #[test]
-fn yields_cost_what_the_plan_says_of_their_function() {
-    let made = Made::of(|a| {
+fn yields_cost_the_time_per_yield_of_their_function() {
+    let assembled = Assembled::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
         fill(a);
         a.mov(rax, ptr(rsi + 0x1000)).unwrap();
         a.ret().unwrap();
     });
-    let image = Image::parse(&made.file).unwrap();
+    let image = Image::parse(&assembled.file).unwrap();
     let groundwork = Groundwork::of(&image, &groundwork_options());
     let mut plan = plan_for(FILE, identity(&image));
     plan.role = HarvestRole::Scavenger;
@@ -406,7 +406,7 @@ fn yields_cost_what_the_plan_says_of_their_function() {
     plan.options.switch_ns = 6.0;
     // 20 ms over two and a half million yields.
     plan.totals.cpu_s = 1.0;
-    let at = |index: usize| made.addresses[index];
+    let at = |index: usize| assembled.addresses[index];
     plan.sites = vec![
         testing::site(FILE, at(0), YieldKind::Primary, 1),
         testing::site(FILE, at(3), YieldKind::Primary, 1),
@@ -437,10 +437,10 @@ fn yields_cost_what_the_plan_says_of_their_function() {
 
 /// Follows every path with its state; returns whether `fs` is never used with a foreign base.
 fn is_sound(flow: &Flow, bodies: &Bodies) -> bool {
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let mut pending: Vec<(usize, bool)> = (0..flow.blocks.len()).map(|it| (it, false)).collect();
     while let Some((block, mut foreign)) = pending.pop() {
-        if !seen.insert((block, foreign)) {
+        if !visited.insert((block, foreign)) {
             continue;
         }
         // A yield that is not always taken: both outcomes are followed.
@@ -547,7 +547,7 @@ proptest! {
 
 #[test]
 fn a_return_with_padding_behind_it_has_room_for_a_base() {
-    let made = Made::of(|a| {
+    let assembled = Assembled::of(|a| {
         let mut again = label(a);
         a.mov(eax, 0x100).unwrap();
         a.nop_1(dword_ptr(rax)).unwrap();
@@ -558,7 +558,7 @@ fn a_return_with_padding_behind_it_has_room_for_a_base() {
         a.mov(rax, rdi).unwrap();
         a.ret().unwrap();
     });
-    let found = made.yields(&[2], &[]);
+    let found = assembled.yields(&[2], &[]);
     assert_eq!(found.own_base, Vec::<usize>::new());
     assert_eq!(found.bases.len(), 1);
 }

@@ -30,11 +30,11 @@ struct Predecessors {
 impl Graph {
     /// The blocks of the function that may run directly before a block.
     pub(super) fn predecessors(&self, block: BlockId) -> &[BlockId] {
-        let known = self
+        let predecessors = self
             .predecessors
             .get_or_init(|| Predecessors::of(&self.blocks));
-        let first = &known.first[block.index()..];
-        &known.all[first[0] as usize..first[1] as usize]
+        let first = &predecessors.first[block.index()..];
+        &predecessors.all[first[0] as usize..first[1] as usize]
     }
 }
 
@@ -68,7 +68,7 @@ fn block_id(index: usize) -> BlockId {
 /// Marks a byte where no block begins.
 const NONE: u32 = u32::MAX;
 
-/// Divides the decoded instructions into blocks. `resolutions` has what is known of indirect jumps, by
+/// Divides the decoded instructions into blocks. `resolutions` has the known targets of indirect jumps, by
 /// address.
 pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Resolution>) -> Graph {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(descent.instructions.len());

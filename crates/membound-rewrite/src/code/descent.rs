@@ -275,8 +275,8 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// Notes that a block begins at `address` and is entered from outside.
     pub(super) fn enter(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
-            let known = std::mem::replace(&mut self.entered[offset], true);
-            self.findings += usize::from(!known);
+            let was_known = std::mem::replace(&mut self.entered[offset], true);
+            self.findings += usize::from(!was_known);
             self.lead(address);
         }
     }
@@ -375,8 +375,8 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// Notes that a block begins at `address`, if there is code.
     fn mark(&mut self, address: u64) {
         if let Some(offset) = self.offset(address) {
-            let known = std::mem::replace(&mut self.leader[offset], true);
-            self.findings += usize::from(!known);
+            let was_known = std::mem::replace(&mut self.leader[offset], true);
+            self.findings += usize::from(!was_known);
         }
     }
 
@@ -432,7 +432,7 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// enters an instruction in the middle (compilers and libraries themselves jump past a `lock` prefix) to
     /// the first instruction boundary that both decodings share. Sorted by start.
     pub(super) fn overlapped(&self) -> Vec<std::ops::Range<u64>> {
-        let mut seen = rustc_hash::FxHashSet::default();
+        let mut visited = rustc_hash::FxHashSet::default();
         let mut ranges = Vec::new();
         let mut work = self.entered_inside.clone();
         while let Some(address) = work.pop() {
@@ -441,7 +441,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             };
             let mut at = from;
             while at < self.map.len() && matches!(self.map[at], INSIDE | UNKNOWN) {
-                if !seen.insert(at) {
+                if !visited.insert(at) {
                     break;
                 }
                 let address = self.start + at as u64;

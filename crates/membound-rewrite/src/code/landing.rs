@@ -58,9 +58,9 @@ fn read(
     let end = table.rest.len().checked_sub(length)?;
     // Limit for damaged tables: every call site has an instruction of its own, so a function has at most as
     // many call sites as bytes.
-    let mut left = function.end - function.start;
-    while table.rest.len() > end && left > 0 {
-        left -= 1;
+    let mut bytes_left = function.end - function.start;
+    while table.rest.len() > end && bytes_left > 0 {
+        bytes_left -= 1;
         let start = table.pointer(encoding)?;
         let length = table.pointer(encoding)?;
         let pad = table.pointer(encoding)?;
@@ -88,7 +88,7 @@ impl Table<'_> {
     /// Reads a value in one of the encodings that compilers use in these tables: absolute or relative to its
     /// own address, never through another pointer.
     fn pointer(&mut self, encoding: DwEhPe) -> Option<u64> {
-        let here = self
+        let position = self
             .address
             .wrapping_add((self.all.len() - self.rest.len()) as u64);
         let value = match encoding.format() {
@@ -108,7 +108,7 @@ impl Table<'_> {
         }
         match encoding.application() {
             gimli::DW_EH_PE_absptr => Some(value),
-            gimli::DW_EH_PE_pcrel => Some(here.wrapping_add(value)),
+            gimli::DW_EH_PE_pcrel => Some(position.wrapping_add(value)),
             _ => None,
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_table_gives_what_was_whole() {
+    fn a_truncated_table_gives_its_complete_entries() {
         let bytes = [0xff, 0xff, 0x01, 60, 0x02, 0x03, 0x04, 0x00, 0x01];
         let mut found = Vec::new();
         assert_eq!(read(&bytes, 0x9000, &(0x1000..0x1200), &mut found), None);

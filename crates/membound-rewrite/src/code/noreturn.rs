@@ -77,12 +77,13 @@ pub(super) enum Callee {
     Slot(u64),
 }
 
-/// Finds the functions that never return, as the least fixpoint. `known` has those known at the outset.
+/// Finds the functions that never return, as the least fixpoint. `never_returns` marks
+/// those known at the outset.
 /// `leads_to` returns the index of the callee's function if it has one, or `Err` if the callee is known never
 /// to return.
 pub(super) fn derive(
     exits: &[Exits],
-    known: &mut [bool],
+    never_returns: &mut [bool],
     leads_to: impl Fn(Callee) -> Result<Option<usize>, NeverReturns>,
 ) {
     // For each function, the functions to examine again when it turns out not to return.
@@ -109,18 +110,18 @@ pub(super) fn derive(
     let mut work: Vec<u32> = (0..u32::try_from(exits.len()).unwrap_or(0)).collect();
     while let Some(index) = work.pop() {
         let index = index as usize;
-        if exits[index].may_return || known[index] {
+        if exits[index].may_return || never_returns[index] {
             continue;
         }
         let never = callees(&exits[index])
             .into_iter()
             .all(|callee| match leads_to(callee) {
                 Err(NeverReturns) => true,
-                Ok(Some(function)) => known[function],
+                Ok(Some(function)) => never_returns[function],
                 Ok(None) => false,
             });
         if never {
-            known[index] = true;
+            never_returns[index] = true;
             work.extend(&dependants[index]);
         }
     }
@@ -166,12 +167,15 @@ mod tests {
             function(false, &[], None),      // 6: loops for ever
             function(false, &[], Some(800)), // 7: falls off its end after an unknown call
         ];
-        let mut known = vec![false; exits.len()];
-        derive(&exits, &mut known, |callee| match callee {
+        let mut never_returns = vec![false; exits.len()];
+        derive(&exits, &mut never_returns, |callee| match callee {
             Callee::Direct(900) => Err(NeverReturns),
             Callee::Direct(target) if target < 8 => Ok(Some(usize::try_from(target).unwrap())),
             _ => Ok(None),
         });
-        assert_eq!(known, [true, true, false, false, false, false, true, false]);
+        assert_eq!(
+            never_returns,
+            [true, true, false, false, false, false, true, false]
+        );
     }
 }

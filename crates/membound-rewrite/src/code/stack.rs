@@ -39,10 +39,10 @@ impl Stack {
             let described = image
                 .filter(|_| queries <= MAX_UNWIND_QUERIES)
                 .and_then(|image| image.depth_at(address));
-            let known = |depth: u64| i64::try_from(depth).ok();
+            let signed = |depth: u64| i64::try_from(depth).ok();
             let (stack, frame) = match described {
-                Some(Unwound::Stack(depth)) => (known(depth), None),
-                Some(Unwound::Frame(depth)) => (None, known(depth)),
+                Some(Unwound::Stack(depth)) => (signed(depth), None),
+                Some(Unwound::Frame(depth)) => (None, signed(depth)),
                 None if is_entry || bounds.assembly => (Some(0), None),
                 None => (None, None),
             };

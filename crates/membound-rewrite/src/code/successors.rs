@@ -93,10 +93,10 @@ mod tests {
     fn any_number_is_held_in_order() {
         for count in 0..6 {
             let blocks: Vec<BlockId> = (0..count).map(|block| BlockId(7 - block)).collect();
-            let held: Successors = blocks.iter().copied().collect();
-            assert_eq!(*held, *blocks);
-            assert_eq!(held, Successors::of(&blocks));
-            assert_eq!(held, Successors::from(blocks));
+            let successors: Successors = blocks.iter().copied().collect();
+            assert_eq!(*successors, *blocks);
+            assert_eq!(successors, Successors::of(&blocks));
+            assert_eq!(successors, Successors::from(blocks));
         }
         assert_ne!(
             Successors::of(&[BlockId(0)]),

@@ -48,7 +48,7 @@ pub enum Addressing {
     Vector,
     /// A string instruction: addresses in rsi, rdi or both.
     String,
-    /// Any other way: `xlat` and masked moves through rdi, bits selected by a register (`bt [mem], reg`
+    /// By another method: `xlat` and masked moves through rdi, bits selected by a register (`bt [mem], reg`
     /// reaches beyond its operand), tiles.
     Other,
 }
@@ -94,8 +94,8 @@ pub fn access(instruction: &Instruction) -> Option<Access> {
             OpKind::MemorySegDI | OpKind::MemorySegEDI | OpKind::MemorySegRDI => Addressing::Other,
             _ => continue,
         };
-        let known = memory.get_or_insert_with(|| traits::of(instruction.code()).memory);
-        match known[operand as usize] {
+        let accesses = memory.get_or_insert_with(|| traits::of(instruction.code()).memory);
+        match accesses[operand as usize] {
             OpAccess::Read => loads = true,
             OpAccess::CondRead => {
                 loads = true;
@@ -127,7 +127,7 @@ pub fn access(instruction: &Instruction) -> Option<Access> {
     let addressing = match addressing? {
         Addressing::Operand if instruction.is_vsib() => Addressing::Vector,
         Addressing::Operand if is_elsewhere(instruction) => Addressing::Other,
-        known => known,
+        access => access,
     };
     let segment = match instruction.memory_segment() {
         Register::FS => Some(Segment::Fs),

@@ -3,7 +3,7 @@
 //! Two liberties of compilers restrict it. gcc's `-fipa-ra` keeps values in caller-saved registers across
 //! calls of functions that are known not to write them, so no register is dead merely because it is
 //! caller-saved (see [`super::Liveness::of`]). And functions that are called only from their own module may
-//! return in more registers than the ABI says (LLVM uses rcx, xmm2 and xmm3 too).
+//! return in more registers than the ABI names (LLVM uses rcx, xmm2 and xmm3 too).
 
 use crate::{Gpr, RegisterSet, VectorPart};
 

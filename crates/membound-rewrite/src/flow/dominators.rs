@@ -1,6 +1,6 @@
 //! Dominators: the blocks that control must have passed through to reach a block.
 //!
-//! The method is that of Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). All blocks
+//! The method is from Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). All blocks
 //! that can be entered from outside the function are roots, so the result holds for every entry.
 
 use super::graph::{self, Graph};
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dominance_is_what_taking_a_node_away_shows() {
+    fn dominance_agrees_with_reachability_without_the_node() {
         for graph in samples() {
             let dominators = Dominators::of_graph(&graph);
             let reached = reachable(&graph, None);
@@ -128,8 +128,8 @@ mod tests {
                 let without = reachable(&graph, Some(first));
                 for node in 0..graph.len() {
                     let expected = reached[first] && reached[node] && !without[node];
-                    let said = dominators.dominates(graph::block(first), graph::block(node));
-                    assert_eq!(said, expected, "{first} over {node} in {graph:?}");
+                    let dominates = dominators.dominates(graph::block(first), graph::block(node));
+                    assert_eq!(dominates, expected, "{first} over {node} in {graph:?}");
                 }
             }
         }

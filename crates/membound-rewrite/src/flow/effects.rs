@@ -329,12 +329,13 @@ fn correct(instruction: &Instruction, state: &mut State) {
         M::Rcl | M::Rcr => {
             // With 8 and 16 bits, a count that rotates by a full circle leaves operand and carry unchanged,
             // but overflow may change.
-            let turned = RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
+            let overwritten =
+                RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
             match instruction.immediate8() & 31 {
                 0 | 1 => {}
                 _ => {
                     state.read(RegisterSet::flag(Flag::Carry));
-                    state.write(turned);
+                    state.write(overwritten);
                     state.spare(RegisterSet::flag(Flag::Overflow));
                 }
             }

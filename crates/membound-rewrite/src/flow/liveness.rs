@@ -5,7 +5,7 @@
 //! - **Return**: a unit is dead only if the ABI lets a callee overwrite it, no value is returned in it, and
 //!   this function itself overwrites it. The last condition is for callers compiled with `-fipa-ra`: they may
 //!   keep values in registers that this function does not write.
-//! - **Call of a function of the module**: it reads what its summary says, and certainly overwrites at most
+//! - **Call of a function of the module**: it reads what its summary lists, and certainly overwrites at most
 //!   what the function writes itself.
 //! - **Any other call**: it may read every general register and every vector register that carries arguments.
 //!   An indirect call overwrites the caller-saved state, unless it has the form of a call of a TLS
@@ -56,11 +56,11 @@ impl Liveness {
         let written = scratch.load(function, analyst);
         // If rsp is loaded from elsewhere, a return may enter a function at its start (`setcontext`), with
         // arguments in registers.
-        let known = conventions.convention == Convention::SystemV
+        let is_conventional = conventions.convention == Convention::SystemV
             && !function.bounds.assembly
             && stack.usable;
         let start = function.bounds.range.start;
-        if known {
+        if is_conventional {
             scratch.solve(
                 function,
                 &SystemV {

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_a_largest_set_whose_blocks_lead_to_each_other() {
+    fn a_loop_is_a_maximal_strongly_connected_set() {
         for graph in samples() {
             let loops = Loops::of_graph(&graph);
             for a in 0..graph.len() {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn every_back_edge_makes_a_loop_and_edges_are_told_apart() {
+    fn every_back_edge_makes_a_loop_and_parallel_edges_are_distinct() {
         for graph in samples() {
             let loops = Loops::of_graph(&graph);
             let dominators = Dominators::of_graph(&graph);
@@ -383,8 +383,8 @@ mod tests {
                 }
             }
             for found in loops.all() {
-                let known = found.blocks.iter().any(|block| reached[block.index()]);
-                if let (Some(header), true) = (found.header(), known) {
+                let is_reached = found.blocks.iter().any(|block| reached[block.index()]);
+                if let (Some(header), true) = (found.header(), is_reached) {
                     let all = |block: &BlockId| dominators.dominates(header, *block);
                     assert!(found.blocks.iter().all(all), "{found:?} in {graph:?}");
                 }

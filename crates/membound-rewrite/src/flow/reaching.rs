@@ -116,7 +116,7 @@ impl<'a> Reaching<'a> {
     pub fn definitions(&self, index: usize, register: Gpr) -> Vec<Definition> {
         let set = RegisterSet::gpr(register);
         let mut found = Vec::new();
-        let mut seen = vec![false; self.function.blocks.len()];
+        let mut visited = vec![false; self.function.blocks.len()];
         let mut pending = Vec::new();
         let start = self.block[index];
         if start == u32::MAX {
@@ -124,7 +124,7 @@ impl<'a> Reaching<'a> {
         }
         self.search(start as usize, index, set, &mut found, &mut pending);
         while let Some(block) = pending.pop() {
-            if std::mem::replace(&mut seen[block], true) {
+            if std::mem::replace(&mut visited[block], true) {
                 continue;
             }
             let end = self.function.blocks[block].end as usize;
@@ -159,12 +159,12 @@ impl<'a> Reaching<'a> {
                 return;
             }
         }
-        let mut known = false;
+        let mut has_predecessor = false;
         for before in self.graph.predecessors(block) {
-            known = true;
+            has_predecessor = true;
             pending.push(before);
         }
-        if self.graph.is_root(block) || !known {
+        if self.graph.is_root(block) || !has_predecessor {
             found.push(Definition::Outside);
         }
     }

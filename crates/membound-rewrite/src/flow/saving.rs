@@ -58,11 +58,11 @@ impl LoopUse {
             .blocks
             .iter()
             .map(|block| {
-                let stays = matches!(
+                let is_internal = matches!(
                     block.leaves_by,
                     BlockEnd::FallsThrough | BlockEnd::Jump | BlockEnd::Table
                 ) && block.landing_pad.is_none();
-                if !stays || block.successors.is_empty() {
+                if !is_internal || block.successors.is_empty() {
                     return None;
                 }
                 let mut reads = RegisterSet::EMPTY;

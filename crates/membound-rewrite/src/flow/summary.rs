@@ -83,7 +83,7 @@ impl Summary {
     }
 }
 
-/// Boundary for what is read of the state at entry: code outside the function may read everything that can be
+/// Boundary for the state read from the entry: code outside the function may read everything that can be
 /// an argument.
 struct EntryBoundary;
 
@@ -220,11 +220,11 @@ impl Summaries {
             let Some(summary) = self.by_start.get(&address) else {
                 continue;
             };
-            let known = self.looked_at.entry(address).or_insert(RegisterSet::EMPTY);
-            if known.union(looked_at) != *known {
-                *known = known.union(looked_at);
-                let others = summary.calls.iter().chain(&summary.leaves_to);
-                pending.extend(others.map(|other| (*other, looked_at)));
+            let previous = self.looked_at.entry(address).or_insert(RegisterSet::EMPTY);
+            if previous.union(looked_at) != *previous {
+                *previous = previous.union(looked_at);
+                let callees = summary.calls.iter().chain(&summary.leaves_to);
+                pending.extend(callees.map(|other| (*other, looked_at)));
             }
         }
     }
@@ -274,8 +274,9 @@ impl Conventions<'_> {
         let mut unused = RegisterSet::MASKS;
         for number in 0..32 {
             for part in [VectorPart::Xmm, VectorPart::YmmHigh, VectorPart::ZmmHigh] {
-                let kept = number < handed_through && (part == VectorPart::Xmm || uses_upper);
-                if !kept {
+                let is_preserved =
+                    number < handed_through && (part == VectorPart::Xmm || uses_upper);
+                if !is_preserved {
                     unused = unused.union(RegisterSet::vector(number, part));
                 }
             }

@@ -47,17 +47,17 @@ impl Image<'_> {
             .windows(3)
             .enumerate()
             .filter(|(_, window)| may_store([window[0], window[1], window[2]]));
-        let mut known = 0..0;
+        let mut function_range = 0..0;
         for (at, _) in candidates {
             let address = text.start + at as u64;
-            if known.contains(&address) {
+            if function_range.contains(&address) {
                 continue;
             }
             let Some(function) = self.function_at(address) else {
                 return true;
             };
-            known = self.functions[function].range.clone();
-            if self.function_stores_them(&known) {
+            function_range = self.functions[function].range.clone();
+            if self.function_stores_them(&function_range) {
                 return true;
             }
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_store_them_is_seen_in_the_bytes() {
+    fn instructions_that_may_store_exceptions_are_found_in_the_bytes() {
         for (bytes, may) in [
             ([0x0f, 0xae, 0x5c], true),
             ([0xf8, 0xae, 0x18], true),

@@ -59,23 +59,24 @@ impl<'data> FrameSection<'data> {
         let bases = self.bases();
         let section = EhFrame::new(self.bytes, LittleEndian);
         // Entries share a CIE, which would otherwise be parsed again for each of them.
-        let mut known: FxHashMap<usize, CommonInformationEntry<Reader<'_>>> = FxHashMap::default();
+        let mut common_entries: FxHashMap<usize, CommonInformationEntry<Reader<'_>>> =
+            FxHashMap::default();
         let mut entries = section.entries(&bases);
         // An unreadable entry ends the list, because the entries after it cannot be found.
         while let Ok(Some(entry)) = entries.next() {
             let partial = match entry {
                 CieOrFde::Cie(cie) => {
-                    known.insert(cie.offset(), cie);
+                    common_entries.insert(cie.offset(), cie);
                     continue;
                 }
                 CieOrFde::Fde(partial) => partial,
             };
             let entry = partial.parse(|section, bases, offset| {
-                if let Some(cie) = known.get(&offset.0) {
+                if let Some(cie) = common_entries.get(&offset.0) {
                     return Ok(cie.clone());
                 }
                 let cie = section.cie_from_offset(bases, offset)?;
-                known.insert(offset.0, cie.clone());
+                common_entries.insert(offset.0, cie.clone());
                 Ok(cie)
             });
             let Ok(entry) = entry else { continue };

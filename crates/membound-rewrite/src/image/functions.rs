@@ -198,7 +198,7 @@ fn fill_gaps(
     let mut reached = vec![false; gaps.len()];
     let pieces = Pieces::of(&gaps);
     let mut reach = |target: u64| {
-        if !pieces.holds(target) {
+        if !pieces.contains(target) {
             return;
         }
         let after = gaps.partition_point(|gap| gap.start <= target);
@@ -297,7 +297,7 @@ impl Pieces {
         }
     }
 
-    fn holds(&self, address: u64) -> bool {
+    fn contains(&self, address: u64) -> bool {
         let piece = (address >> Self::SHIFT).wrapping_sub(self.first);
         let piece = usize::try_from(piece).unwrap_or(usize::MAX);
         let has_gap = self.has_gap.as_ref();
@@ -383,13 +383,13 @@ mod tests {
         let gaps = [0x1000..0x1001, 0x103f..0x1042, 0x2000..0x2100];
         let pieces = Pieces::of(&gaps);
         let all = gaps.iter().cloned().flatten();
-        assert!(all.clone().all(|address| pieces.holds(address)));
+        assert!(all.clone().all(|address| pieces.contains(address)));
         for address in [0, 0xfff, 0x1080, 0x1fff, 0x2100, u64::MAX] {
-            assert!(!pieces.holds(address), "{address:x}");
+            assert!(!pieces.contains(address), "{address:x}");
         }
-        assert!(!Pieces::of(&[]).holds(0));
+        assert!(!Pieces::of(&[]).contains(0));
         let apart = Pieces::of(&[0x40_0000..0x40_0001, 0x7fff_0000_0000..0x7fff_0000_0001]);
-        assert!(apart.holds(0x7fff_0000_0000));
+        assert!(apart.contains(0x7fff_0000_0000));
     }
 
     #[test]

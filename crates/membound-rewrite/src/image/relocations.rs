@@ -64,7 +64,7 @@ impl<'data> Relocations<'data> {
         }
     }
 
-    /// Unpacks `DT_RELR`: an even word is the address of a pointer; an odd word is a bitmap that says which
+    /// Unpacks `DT_RELR`: an even word is the address of a pointer; an odd word is a bitmap of which
     /// of the next 63 words are pointers. The pointers' values are in the words themselves.
     fn unpack(&mut self, layout: &Layout<'_>) {
         let mut next = 0_u64;

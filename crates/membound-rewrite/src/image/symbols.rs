@@ -43,8 +43,8 @@ impl<'data> DynamicSymbols<'data> {
             layout.bytes_from(dynamic.symbols)
         };
         let symbols = bytes.map_or(&[][..], |bytes| {
-            let fits = bytes.len() / size_of::<Sym64<LE>>();
-            let count = count(layout).min(fits);
+            let available = bytes.len() / size_of::<Sym64<LE>>();
+            let count = count(layout).min(available);
             pod::slice_from_bytes(bytes, count).map_or(&[][..], |(symbols, _)| symbols)
         });
         Self { symbols, strings }
@@ -118,12 +118,12 @@ pub(super) fn entries<'data, T: pod::Pod>(
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
 
-/// Functions that this file defines under `wanted` names, with their addresses, from both tables and under
-/// every name. Indirect functions are left out: their addresses are determined at load time.
+/// Functions that this file defines under `is_selected` names, with their addresses, from both tables and
+/// under every name. Indirect functions are left out: their addresses are determined at load time.
 pub(super) fn functions_named<'data>(
     layout: &Layout<'data>,
     dynamic: &DynamicSymbols<'data>,
-    wanted: impl Fn(&[u8]) -> bool,
+    is_selected: impl Fn(&[u8]) -> bool,
 ) -> Vec<(u64, &'data [u8])> {
     let mut found = Vec::new();
     let mut look = |symbols: &'data [Sym64<LE>], strings| {
@@ -134,7 +134,7 @@ pub(super) fn functions_named<'data>(
                 && section != elf::SHN_UNDEF
                 && section != elf::SHN_ABS
                 && let Some(name) = string(strings, symbol.st_name.get(LE))
-                && wanted(name)
+                && is_selected(name)
                 && layout.is_text(address)
             {
                 found.push((address, name));

@@ -169,7 +169,7 @@ impl SettledBody {
                         companions(operand)
                     },
                     to: options.prefetch_of(instruction.ip()),
-                    recalls: options.recalls(instruction.ip()),
+                    filters_recent_misses: options.filters_recent_misses(instruction.ip()),
                 });
                 let settled = SettledYield::settle(what, options, &around, target)?;
                 (Action::Yield(settled), ScratchMethod::Free)
@@ -191,7 +191,7 @@ impl SettledBody {
     /// The yield that this body is, if it is one, and the state around it.
     pub(super) const fn yields(&self) -> Option<(Yield, Surroundings)> {
         match self.action {
-            Action::Yield(what) => Some((what.what(), self.around)),
+            Action::Yield(settled) => Some((settled.kind(), self.around)),
             _ => None,
         }
     }
@@ -294,14 +294,14 @@ impl SettledBody {
                 return what.write(&around, within, &mut writer).or(begins);
             }
             Action::Syscall => {
-                ask(Entry::Syscall, &mut writer);
+                call_agent(Entry::Syscall, &mut writer);
                 writer.out.skip_if(Condition::CARRY, 2);
                 writer.resume = Resume::Displaced;
                 writer.mark();
             }
             Action::Wait(what) => {
                 let again = writer.out.at();
-                ask(Entry::Wait, &mut writer);
+                call_agent(Entry::Wait, &mut writer);
                 let calls = writer.out.jump_if_ahead(Condition::NOT_CARRY);
                 writer.resume = Resume::Start;
                 writer.mark();
@@ -592,11 +592,11 @@ impl SettledBody {
     /// Scratch registers for the address and the ticks: none of rax and rdx, none that the operand uses, none
     /// in which the fast path keeps a value.
     fn scratch(&self, operand: Address) -> [Gpr; 4] {
-        let holds = |register: Gpr| matches!(self.method, ScratchMethod::SavedFlags(Keep::In(other)) if other == register);
+        let keeps_flags = |register: Gpr| matches!(self.method, ScratchMethod::SavedFlags(Keep::In(other)) if other == register);
         let mut free = Gpr::all().filter(|register| {
             ![Gpr::RAX, Gpr::RDX, Gpr::RSP, Gpr::RBP].contains(register)
                 && !operand.uses(*register)
-                && !holds(*register)
+                && !keeps_flags(*register)
         });
         let mut next = || free.next().expect("twelve registers less three are enough");
         [next(), next(), next(), next()]
@@ -607,10 +607,10 @@ impl SettledBody {
 /// the jump with which they skip the sample.
 fn lead_in(site: u32, out: &mut Emitter) -> u32 {
     out.compare_countdown(site, -LEAD_IN);
-    let due = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
+    let expired = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
     out.raw(LFENCE);
     let over = out.jump_ahead();
-    out.land(due);
+    out.land(expired);
     over
 }
 
@@ -704,7 +704,7 @@ fn saving_flags(around: &Surroundings) -> Result<ScratchMethod, Refusal> {
 
 /// Asks the agent about a system call. The flags say whether the agent has executed it, with the result in
 /// rax, so even after a signal the thread must continue right behind this code.
-fn ask(entry: Entry, writer: &mut Writer<'_>) {
+fn call_agent(entry: Entry, writer: &mut Writer<'_>) {
     writer.lower(RED_ZONE);
     writer.out.call_entry(entry);
     let lowered = writer.out.at();

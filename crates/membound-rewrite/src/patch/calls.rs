@@ -3,7 +3,7 @@
 //! A call begins at the function's first instruction that may be moved. It ends at each return and at each
 //! jump that leaves the function for good, where the stack pointer has the value it had at the beginning. The
 //! part that a compiler has moved out of the function (`name.cold`) belongs to it. A function is refused if
-//! not all of its ends are known: a call whose end is missed would seem to go on forever.
+//! not all of its ends are known: a call whose end is missed would seem to continue forever.
 
 use std::fmt;
 use std::ops::Range;
@@ -134,10 +134,10 @@ fn is_aside(found: &str, name: &str) -> bool {
 
 /// True if a jump inside the function leads to the instruction `entry`.
 fn comes_back(function: &Function, entry: usize) -> bool {
-    let holds = |block: &crate::code::BasicBlock| {
+    let contains_entry = |block: &crate::code::BasicBlock| {
         (block.first as usize..block.end as usize).contains(&entry)
     };
-    let Some(first) = function.blocks.iter().position(holds) else {
+    let Some(first) = function.blocks.iter().position(contains_entry) else {
         return true;
     };
     let mut blocks = function.blocks.iter().enumerate();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_were_put_aside_are_known_by_their_names() {
+    fn cold_parts_are_recognised_by_their_names() {
         for name in ["serve.cold", "serve.cold.12"] {
             assert!(is_aside(name, "serve"), "{name}");
         }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_function_of_this_program_are_told() {
+    fn calls_of_a_function_of_this_program_are_found() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let image = Image::parse(&bytes).unwrap();
         let options = crate::patch::Options::new(crate::patch::Body::Displace);

@@ -35,7 +35,7 @@ pub(super) fn of(
     let Some(own) = OperandAddress::of(&operand) else {
         return companions;
     };
-    let mut known = vec![own.displacement];
+    let mut displacements = vec![own.displacement];
     let from_load = instructions.iter().skip(index).take(MAX_INSTRUCTIONS_APART);
     for (behind, instruction) in from_load.enumerate() {
         let accessed = access(instruction)
@@ -45,16 +45,17 @@ pub(super) fn of(
             .map_or(0..0, |other| own.lines(&other));
         for displacement in accessed.step_by(LINE_BYTES as usize) {
             let apart = |it: &i64| (it - displacement).abs() >= LINE_BYTES;
-            if known.len() <= MAX_COMPANION_LINES && known.iter().all(apart) {
-                companions[known.len() - 1] = operand.further(displacement - own.displacement);
-                known.push(displacement);
+            if displacements.len() <= MAX_COMPANION_LINES && displacements.iter().all(apart) {
+                companions[displacements.len() - 1] =
+                    operand.further(displacement - own.displacement);
+                displacements.push(displacement);
             }
         }
-        let goes_on = matches!(
+        let continues = matches!(
             instruction.flow_control(),
             FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
         );
-        if !goes_on
+        if !continues
             || analyst
                 .effects(instruction)
                 .writes
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_in_other_lines_are_asked_for_and_no_more_than_three() {
+    fn at_most_three_fields_in_other_lines_are_prefetched() {
         // mov rax,[rdi+8]; mov rcx,[rdi+16]; mov rcx,[rdi-64]; mov [rdi+72],rcx; mov rcx,[rsi+640];
         // mov rcx,[rdi+320]; mov rcx,[rdi+960]
         let code = [
@@ -150,11 +151,11 @@ mod tests {
         let call = [0x48, 0x8b, 0x07, 0xff, 0xd0, 0x48, 0x8b, 0x4f, 64];
         assert_eq!(besides(&call), []);
         // mov rax,[rdi+rsi*8]; mov rcx,[rdi+rdx*8+128]; mov rcx,[rdi+rsi*8+64]
-        let others = [
+        let indexed = [
             0x48, 0x8b, 0x04, 0xf7, 0x48, 0x8b, 0x8c, 0xd7, 128, 0, 0, 0, 0x48, 0x8b, 0x4c, 0xf7,
             64,
         ];
-        assert_eq!(besides(&others), [64]);
+        assert_eq!(besides(&indexed), [64]);
         // mov rax,[rsp+8]; mov rcx,[rsp+128]
         let stack = [
             0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x8b, 0x8c, 0x24, 128, 0, 0, 0,

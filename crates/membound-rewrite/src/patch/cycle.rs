@@ -85,7 +85,7 @@ impl TrampolineLoop {
             let access = access(instruction).filter(|it| it.direction == Direction::Load);
             let stream = access.and_then(|access| steps.stream(instruction, &access));
             if let Some(stream) = stream
-                && !streams.iter().any(|known| known.covers(&stream))
+                && !streams.iter().any(|it| it.covers(&stream))
             {
                 streams.push(stream);
             }
@@ -101,7 +101,7 @@ impl TrampolineLoop {
 
     /// How many copies of the iteration may stand in a row, as a power of two. More than one only if the last
     /// instruction alone branches to the loop's head and the copies fit into [`COPIED_BYTES`].
-    pub(super) fn most_copies(body: &[Instruction]) -> u32 {
+    pub(super) fn max_copies_log2(body: &[Instruction]) -> u32 {
         let Some((last, others)) = body.split_last() else {
             return 0;
         };
@@ -198,8 +198,8 @@ impl Steps {
             let writes = analyst.effects(instruction).writes;
             let step = step_of(instruction).filter(|_| index <= every);
             for register in Gpr::all().filter(|it| writes.intersects(RegisterSet::gpr(*it))) {
-                let known = &mut steps[usize::from(register.number())];
-                *known = match (*known, step) {
+                let state = &mut steps[usize::from(register.number())];
+                *state = match (*state, step) {
                     (Some(0), Some((stepped, by))) if stepped == register => Some(by),
                     _ => None,
                 };
@@ -240,11 +240,11 @@ fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
     }
     let register = gpr(instruction.op0_register())?;
     let constant = || {
-        let given = matches!(
+        let is_immediate = matches!(
             instruction.op1_kind(),
             OpKind::Immediate8to64 | OpKind::Immediate32to64
         );
-        given.then(|| instruction.immediate(1).cast_signed())
+        is_immediate.then(|| instruction.immediate(1).cast_signed())
     };
     let by = match instruction.mnemonic() {
         Mnemonic::Inc => 1,
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_followed_is_no_stream_and_has_no_iteration_counter() {
+    fn a_chased_pointer_is_no_stream_and_no_iteration_counter() {
         // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
         let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
         assert_eq!(trampoline_loop(&code), plain(3));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_back_is_none() {
+    fn code_without_back_edge_is_no_loop() {
         // test edi,edi; jz 2f; mov eax,[rsi]; 2: ret
         assert_eq!(
             trampoline_loop(&[0x85, 0xff, 0x74, 0x02, 0x8b, 0x06, 0xc3]),

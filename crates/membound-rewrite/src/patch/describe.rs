@@ -83,14 +83,14 @@ pub struct GroupReport {
     pub overwritten: u8,
 }
 
-/// Reports on the functions of `image` that `wanted` accepts. `plan` must have been made by [`Plan::make`]
-/// from the same image and options.
+/// Reports on the functions of `image` that `is_selected` accepts. `plan` must have been made by
+/// [`Plan::make`] from the same image and options.
 #[must_use]
 pub fn describe(
     image: &Image<'_>,
     options: &Options,
     plan: &Plan,
-    wanted: impl Fn(&FunctionBounds) -> bool + Sync,
+    is_selected: impl Fn(&FunctionBounds) -> bool + Sync,
     detail: Detail,
 ) -> Vec<FunctionReport> {
     let module = ModuleKnowledge::of(image, options);
@@ -101,7 +101,7 @@ pub fn describe(
         .collect();
     (0..image.functions().len())
         .into_par_iter()
-        .filter(|index| wanted(&image.functions()[*index]))
+        .filter(|index| is_selected(&image.functions()[*index]))
         .map_init(Analyst::new, |analyst, index| {
             let function = Function::decode(image, &module.knowledge, index);
             let liveness = Liveness::of(&function, &conventions, analyst);

@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_is_noticed() {
+    fn jumps_out_of_reach_are_refused() {
         let mut out = Emitter::default();
         out.jump(1 << 33);
         assert!(out.overflowed);

@@ -42,7 +42,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         .position(|item| item.form.is_some())
         .filter(|entry| *entry <= 1)
         .ok_or(Refusal::NotRelocatable)?;
-    items[entry].wanted = true;
+    items[entry].has_site = true;
     let work = Work {
         body: SettledBody::modules(),
         kind: WorkKind::Hook,

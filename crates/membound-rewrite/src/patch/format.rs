@@ -1,6 +1,6 @@
 //! The plan as bytes; the format is described in `docs/formats/plan.md`.
 //!
-//! Everything is little-endian. A header says where each section lies. Reading a plan checks the header;
+//! Everything is little-endian. A header holds the place of each section. Reading a plan checks the header;
 //! every index in a section is checked when it is used. A damaged file therefore gives an error or a plan
 //! that patches less, never a panic.
 

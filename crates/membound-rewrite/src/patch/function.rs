@@ -95,7 +95,7 @@ pub(super) fn plan(
                 );
             }
             // A block that consists of the system call alone.
-            if let Some((address, _)) = wanted(options, index, instruction, &mut blocks) {
+            if let Some((address, _)) = selected_site(options, index, instruction, &mut blocks) {
                 found.sites.push(Site {
                     instruction: index,
                     at: instruction.ip(),
@@ -104,15 +104,18 @@ pub(super) fn plan(
                     number: Err(Refusal::NotRelocatable),
                 });
             }
-        } else if let Some((address, access)) = wanted(options, index, instruction, &mut blocks) {
+        } else if let Some((address, access)) =
+            selected_site(options, index, instruction, &mut blocks)
+        {
             item.call = is_call(options, instruction);
             let body = options.body_at(address);
             let mut around = Surroundings::before(subject.liveness, index);
             if matches!(body, Body::Yield(_)) {
                 let untouched = *untouched.get_or_insert_with(|| {
-                    yields::untouched(&subject.function.instructions, analyst)
+                    yields::untouched_state(&subject.function.instructions, analyst)
                 });
-                around.live = yields::kept(around.live, untouched, subject.unused, options);
+                around.live =
+                    yields::state_to_save(around.live, untouched, subject.unused, options);
             }
             let companions =
                 |operand| companions::of(&subject.function.instructions, index, operand, analyst);
@@ -132,7 +135,7 @@ pub(super) fn plan(
                 }
                 _ if is_overlapped(subject.function, instruction) => Err(Refusal::UnresolvedFlow),
                 Ok(body) => {
-                    item.wanted = true;
+                    item.has_site = true;
                     bodies.push((
                         index,
                         Work {
@@ -229,15 +232,15 @@ fn trampoline_loop_of(
         && let Some(iterations) = body.iterations(&trampoline_loop)
     {
         trampoline_loop.copies = iterations
-            .most_copies()
-            .min(TrampolineLoop::most_copies(instructions));
+            .max_copies_log2()
+            .min(TrampolineLoop::max_copies_log2(instructions));
     }
     Some(trampoline_loop)
 }
 
 /// The address of the site at this instruction, if the options select it, and its access to memory. `blocks`
 /// are the instructions chosen for selected blocks.
-fn wanted(
+fn selected_site(
     options: &Options,
     index: usize,
     instruction: &Instruction,
@@ -327,8 +330,8 @@ fn hook(
     } else {
         let mut around = Surroundings::before(subject.liveness, index);
         let settled = if may_wait {
-            let untouched = yields::untouched(&subject.function.instructions, analyst);
-            around.live = yields::kept(around.live, untouched, subject.unused, options);
+            let untouched = yields::untouched_state(&subject.function.instructions, analyst);
+            around.live = yields::state_to_save(around.live, untouched, subject.unused, options);
             SettledBody::wait(around, options)
         } else {
             SettledBody::syscall(around)
@@ -336,7 +339,7 @@ fn hook(
         match settled {
             Ok(body) => {
                 item.form = Some(Form::Verbatim);
-                item.wanted = true;
+                item.has_site = true;
                 item.at_any_price = true;
                 bodies.push((
                     index,

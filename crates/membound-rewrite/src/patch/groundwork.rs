@@ -30,7 +30,7 @@ pub struct Groundwork {
 
 /// The serialized form of [`Groundwork`].
 #[derive(Serialize, Deserialize)]
-struct Kept<K, S> {
+struct StoredGroundwork<K, S> {
     tables: Tables,
     knowledge: K,
     summaries: S,
@@ -56,23 +56,24 @@ impl Groundwork {
     /// version.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let kept = Kept {
+        let stored = StoredGroundwork {
             tables: self.tables,
             knowledge: &self.module.knowledge,
             summaries: self.module.summaries.iter().collect::<Vec<_>>(),
         };
-        rmp_serde::to_vec(&kept).expect("memory is all that it needs")
+        rmp_serde::to_vec(&stored).expect("memory is all that it needs")
     }
 
     /// Deserializes the result of [`Self::to_bytes`]; `None` for other bytes.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let kept: Kept<ImageFacts, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
+        let stored: StoredGroundwork<ImageFacts, Vec<(u64, Summary)>> =
+            rmp_serde::from_slice(bytes).ok()?;
         Some(Self {
-            tables: kept.tables,
+            tables: stored.tables,
             module: ModuleKnowledge {
-                knowledge: kept.knowledge,
-                summaries: kept.summaries.into_iter().collect(),
+                knowledge: stored.knowledge,
+                summaries: stored.summaries.into_iter().collect(),
             },
         })
     }

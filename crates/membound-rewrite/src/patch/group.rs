@@ -26,7 +26,7 @@ pub(super) struct Item {
     /// How the instruction can be moved; `None` if it cannot.
     pub form: Option<Form>,
     /// True if a body is to be put before it.
-    pub wanted: bool,
+    pub has_site: bool,
     /// True if it is a call. A call is not moved; its body is executed after the instructions before it.
     pub call: bool,
     /// True if an earlier instruction of five bytes may be displaced for this one, even where control may
@@ -140,7 +140,7 @@ impl FunctionContext<'_> {
         for index in block.clone() {
             if self.items[index].form.is_none() {
                 let item = self.items[index];
-                each(first..index, item.call && item.wanted);
+                each(first..index, item.call && item.has_site);
                 first = index + 1;
             }
         }
@@ -149,9 +149,9 @@ impl FunctionContext<'_> {
         }
     }
 
-    fn wanted(&self, instructions: Range<usize>) -> impl Iterator<Item = usize> {
+    fn indices_with_site(&self, instructions: Range<usize>) -> impl Iterator<Item = usize> {
         let items = self.items;
-        instructions.filter(move |index| items[*index].wanted)
+        instructions.filter(move |index| items[*index].has_site)
     }
 }
 
@@ -185,7 +185,7 @@ pub(super) fn find(context: &FunctionContext<'_>) -> Groups {
     ) {
         groups.refused.extend(
             context
-                .wanted(0..context.items.len())
+                .indices_with_site(0..context.items.len())
                 .map(|index| (index, Refusal::Undecodable)),
         );
         return groups;
@@ -201,7 +201,7 @@ pub(super) fn find(context: &FunctionContext<'_>) -> Groups {
             next += 1;
         }
         let stretch = blocks[first].first as usize..blocks[next - 1].end as usize;
-        if context.wanted(stretch.clone()).next().is_none() {
+        if context.indices_with_site(stretch.clone()).next().is_none() {
             continue;
         }
         let padding = if resolved {
@@ -220,7 +220,7 @@ pub(super) fn find(context: &FunctionContext<'_>) -> Groups {
         // Wanted instructions that cannot be moved and are not calls.
         groups.refused.extend(
             context
-                .wanted(stretch)
+                .indices_with_site(stretch)
                 .filter(|index| {
                     let item = context.items[*index];
                     item.form.is_none() && !item.call
@@ -249,14 +249,14 @@ fn fall_in(function: &Function) -> Vec<bool> {
             &function.instructions[before.end as usize - 1],
             &function.instructions[block.first as usize],
         );
-        let goes_on = match before.leaves_by {
+        let falls_through = match before.leaves_by {
             BlockEnd::FallsThrough => true,
             BlockEnd::Jump | BlockEnd::Leaves { .. } => {
                 last.is_jcc_short_or_near() && last.near_branch_target() != next.ip()
             }
             _ => false,
         };
-        goes_on
+        falls_through
             && last.next_ip() == next.ip()
             && before.successors.iter().any(|to| to.index() == number)
     };
@@ -280,21 +280,21 @@ fn in_run(
 ) {
     let floor = groups.groups.len();
     let loop_end = context.loop_end(run.clone());
-    for wanted in context.wanted(run.clone()) {
+    for index in context.indices_with_site(run.clone()) {
         let last = groups.groups[floor..].last();
-        if last.is_some_and(|last| wanted < last.end) {
+        if last.is_some_and(|last| index < last.end) {
             continue;
         }
-        if let Some(end) = loop_end.filter(|end| wanted < *end) {
+        if let Some(end) = loop_end.filter(|end| index < *end) {
             add(context, groups, floor, group(run.start, end, false, EDIT));
             continue;
         }
-        let mut end = wanted + 1;
-        while context.length(wanted..end) < EDIT && end < run.end {
+        let mut end = index + 1;
+        while context.length(index..end) < EDIT && end < run.end {
             end += 1;
         }
         let slack = if end == run.end { padding } else { 0 };
-        let mut first = wanted;
+        let mut first = index;
         while context.length(first..end) + slack < EDIT && first > run.start {
             first -= 1;
         }
@@ -345,21 +345,21 @@ fn add(context: &FunctionContext<'_>, groups: &mut Groups, floor: usize, new: Gr
 /// Forms groups where control may enter anywhere: each jump overwrites bytes of one instruction only.
 fn one_by_one(context: &FunctionContext<'_>, run: Range<usize>, call: bool, groups: &mut Groups) {
     let floor = groups.groups.len();
-    for wanted in context.wanted(run.clone()) {
-        let room = context.length(wanted..wanted + 1).min(EDIT);
-        let anchor = (run.start..wanted)
+    for index in context.indices_with_site(run.clone()) {
+        let room = context.length(index..index + 1).min(EDIT);
+        let anchor = (run.start..index)
             .rev()
             .find(|index| context.length(*index..index + 1) >= EDIT);
         match anchor {
-            Some(anchor) if context.items[wanted].at_any_price && room < EDIT => {
+            Some(anchor) if context.items[index].at_any_price && room < EDIT => {
                 while groups.groups.len() > floor
                     && groups.groups.last().is_some_and(|last| anchor < last.end)
                 {
                     groups.groups.pop();
                 }
-                groups.groups.push(group(anchor, wanted + 1, false, EDIT));
+                groups.groups.push(group(anchor, index + 1, false, EDIT));
             }
-            _ => groups.groups.push(group(wanted, wanted + 1, false, room)),
+            _ => groups.groups.push(group(index, index + 1, false, room)),
         }
     }
     if !call {
@@ -408,7 +408,7 @@ mod tests {
                 let bytes = &bytes[at..at + instruction.len()];
                 Item {
                     form: relocate::form(instruction, bytes),
-                    wanted: wanted.contains(&index),
+                    has_site: wanted.contains(&index),
                     call: instruction.is_call_near_indirect(),
                     at_any_price: false,
                 }
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn where_control_may_enter_anywhere_one_instruction_moves() {
+    fn only_one_instruction_moves_where_control_may_enter_anywhere() {
         let code = [&LONG[..], &LOAD, &ADD, &[0xc3]].concat();
         let (groups, refused) = groups_of(&code, &[0, 1], true);
         assert_eq!(groups, ["0..1 5", "1..2 3"]);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_branch_not_taken_leads_to_moves_along() {
+    fn code_behind_a_branch_not_taken_moves_along() {
         // L: mov rax,[rdi]; add rax,rcx; jnz L; add rax,rcx; ret
         let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
         check(&code, &[4], &["2..5 5"]);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_loop_lies_in_its_trampoline() {
+    fn code_behind_a_loop_is_in_its_trampoline() {
         // L: mov rax,[rdi]; add rax,rcx; jnz L; add rax,rcx; ret
         let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
         let groups = |wanted: &[usize]| groups_with(&code, wanted, false, true).0;

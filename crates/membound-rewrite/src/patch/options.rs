@@ -99,8 +99,8 @@ pub enum Hooks {
     /// The system calls that the agent must see to remain in control of the process, its threads and signals.
     /// The plan also lists system calls to restart if a signal of the agent interrupts them.
     Plant,
-    /// As [`Self::Plant`], for an agent with timers: also the system calls that end a thread or the process, or
-    /// set a signal stack.
+    /// As [`Self::Plant`], for an agent with timers: also the system calls that end a thread or the process,
+    /// or set a signal stack.
     Timed,
     /// As [`Self::Timed`], and the system calls that may wait: while the agent asks for it, the thread yields
     /// instead ([`membound_wire::Entry::Wait`]).
@@ -237,7 +237,7 @@ impl Options {
     }
 
     /// True if the yield at this address has a recent-miss filter.
-    pub(super) fn recalls(&self, address: u64) -> bool {
+    pub(super) fn filters_recent_misses(&self, address: u64) -> bool {
         self.recalled.binary_search(&address).is_ok() && !self.without.contains(&YieldPart::Recency)
     }
 
@@ -248,8 +248,8 @@ impl Options {
 
     /// All bodies that the plan may contain.
     pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
-        let others = self.bodies.iter().map(|it| it.1);
-        std::iter::once(self.body).chain(others)
+        let bodies = self.bodies.iter().map(|it| it.1);
+        std::iter::once(self.body).chain(bodies)
     }
 
     /// Bytes that are equal exactly if the options are equal; a cache key.

@@ -91,7 +91,7 @@ impl Plan {
             area: placement.area,
             layout: self.layout(),
         };
-        if base < MIN_ADDRESS || !placement.fits() {
+        if base < MIN_ADDRESS || !placement.is_valid() {
             return Err(placement.too_far());
         }
         let code = placement.code(self)?;
@@ -168,7 +168,7 @@ struct AreaPlacement {
 }
 
 impl AreaPlacement {
-    fn fits(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let end = self.area.checked_add(self.layout.bytes());
         self.area.is_multiple_of(64)
             && self.area >= MIN_ADDRESS

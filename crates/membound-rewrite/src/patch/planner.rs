@@ -31,7 +31,7 @@ use crate::image::Image;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Bytes of pattern at the start of the code area, from which `Body::Rubbish` takes its values.
 pub(super) const PATTERN_BYTES: usize = 64;
-/// Space beside the module, in bytes, that islands must leave free for trampolines and other allocations.
+/// Space next to the module, in bytes, that islands must leave free for trampolines and other allocations.
 const FREE_MARGIN_BYTES: i64 = 64 << 20;
 /// Bytes after a function's end that are examined as its padding.
 const PADDING_SEARCH_BYTES: u64 = 16;
@@ -61,7 +61,7 @@ impl ModuleKnowledge {
         most: usize,
     ) -> (Self, Vec<Option<Function>>) {
         let knowledge = ImageFacts::gather(image, options.tables);
-        let left = AtomicUsize::new(most);
+        let budget = AtomicUsize::new(most);
         let (summaries, functions): (Vec<(u64, Summary)>, Vec<Option<Function>>) =
             (0..image.functions().len())
                 .into_par_iter()
@@ -69,13 +69,13 @@ impl ModuleKnowledge {
                     let function = Function::decode(image, &knowledge, index);
                     let summary = Summary::of(&function, analyst);
                     let length = function.instructions.len();
-                    let fits = left
-                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                            left.checked_sub(length)
+                    let is_within_budget = budget
+                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |budget| {
+                            budget.checked_sub(length)
                         })
                         .is_ok();
                     let start = function.bounds.range.start;
-                    ((start, summary), fits.then_some(function))
+                    ((start, summary), is_within_budget.then_some(function))
                 })
                 .unzip();
         let module = Self {
@@ -313,8 +313,8 @@ impl Assembly<'_> {
             lose(&mut found, &edits[index..=index], self.origin);
         }
         puns.sort_unstable_by_key(|pun| pun.island);
-        let kept = keep(&mut edits, &mut puns, &without_island);
-        for edit in &kept {
+        let remaining = keep(&mut edits, &mut puns, &without_island);
+        for edit in &remaining {
             write_edit(edit, builder.section(Section::Edits));
         }
         for pun in &puns {
@@ -344,7 +344,7 @@ impl Assembly<'_> {
             0x1_0000 - self.origin.cast_signed()
         };
         IslandRange {
-            taken: (-reserve, span + reserve),
+            occupied: (-reserve, span + reserve),
             floor,
         }
     }
@@ -630,15 +630,15 @@ fn lose(found: &mut [(FunctionView, PlannedFunction)], edits: &[Edit], origin: u
 
 /// Removes the edits in `without_island` and renumbers the references to the others.
 fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], without_island: &[u32]) -> Vec<Edit> {
-    let mut gone = vec![false; edits.len()];
+    let mut is_removed = vec![false; edits.len()];
     for index in without_island {
-        gone[*index as usize] = true;
+        is_removed[*index as usize] = true;
     }
     let mut new = Vec::with_capacity(edits.len());
     let mut numbers = Vec::with_capacity(edits.len());
-    for (edit, gone) in edits.drain(..).zip(&gone) {
+    for (edit, is_removed) in edits.drain(..).zip(&is_removed) {
         numbers.push(new.len() as u32);
-        if !gone {
+        if !is_removed {
             new.push(edit);
         }
     }
@@ -692,7 +692,7 @@ mod tests {
         paths.dedup();
         let options = Options::bare(Hooks::Plant);
         let nothing_wrapped: Arc<[(u64, u32)]> = Arc::from([]);
-        let mut met = [0; 2];
+        let mut counts = [0; 2];
         for path in paths {
             let Ok(bytes) = std::fs::read(path) else {
                 continue;
@@ -705,11 +705,11 @@ mod tests {
             let found = parts.iter().flat_map(|part| &part.found);
             let hooks: usize = found.map(|(_, found)| found.hooks.len()).sum();
             assert!(!is_empty || hooks == 0, "{path}: {hooks}");
-            met[usize::from(is_empty)] += 1;
+            counts[usize::from(is_empty)] += 1;
             let plan = Plan::make(&image, &options);
             assert_eq!(plan.hooks().count(), hooks, "{path}");
             assert!(plan.is_for(image.identity(), &options));
         }
-        assert!(met.iter().all(|count| *count > 0), "{met:?}");
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     }
 }

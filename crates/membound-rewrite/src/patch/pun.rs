@@ -3,7 +3,7 @@
 //! If fewer than five bytes may be overwritten, the displacement of the jump ends in bytes that stay as they
 //! are. The upper bytes of its target are then fixed: the jump can reach a window of 16 MB, 64 KB or 256
 //! bytes, and an **island** in that window holds a jump to the trampoline. Redundant prefixes before the jump
-//! shift its displacement over other bytes and so give other windows. (The technique is that of Duck, Gao and
+//! shift its displacement over other bytes and so give other windows. (The technique is from Duck, Gao and
 //! Roychoudhury, "Binary rewriting without control flow recovery", PLDI 2020.)
 //!
 //! Edits are processed from the highest address down. The bytes after a jump are then final, whether they are
@@ -49,7 +49,7 @@ pub(super) struct Pun {
 pub(super) struct IslandRange {
     /// Start and end, relative to the origin, of the range that the module and its trampolines occupy or may
     /// occupy.
-    pub taken: (i64, i64),
+    pub occupied: (i64, i64),
     /// Lowest address of an island, relative to the origin.
     pub floor: i64,
 }
@@ -126,7 +126,7 @@ impl Pages {
         let number = pages_of(window).take(4096).find(|number| {
             let (start, end) = (number * PAGE_BYTES, (number + 1) * PAGE_BYTES);
             start >= island_range.floor
-                && (end <= island_range.taken.0 || start >= island_range.taken.1)
+                && (end <= island_range.occupied.0 || start >= island_range.occupied.1)
                 && !self.by_number.contains_key(number)
                 && self
                     .chosen
@@ -206,12 +206,13 @@ fn settle<'a>(
             if let Some(other) = pun.depends_on {
                 let other = &edits[other as usize];
                 let end = other.text + u32::from(other.group);
-                let wanted = usize::from(edit.group).max((end - edit.text) as usize);
-                grow(&mut edits[index], wanted, text);
+                let needed_bytes = usize::from(edit.group).max((end - edit.text) as usize);
+                grow(&mut edits[index], needed_bytes, text);
             }
             let end = usize::from(edit.length) + JUMP_BYTES;
-            let wanted = usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
-            grow(&mut edits[index], wanted, text);
+            let needed_bytes =
+                usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
+            grow(&mut edits[index], needed_bytes, text);
             let mut bytes = [None; EDIT];
             for (byte, new) in bytes.iter_mut().zip(&pun.new[..length]) {
                 *byte = Some(*new);
@@ -333,15 +334,15 @@ mod tests {
     use super::*;
 
     const ISLAND_RANGE: IslandRange = IslandRange {
-        taken: (-0x10_0000, 0x20_0000),
+        occupied: (-0x10_0000, 0x20_0000),
         floor: i64::MIN,
     };
 
     fn edit_at(text: u32, length: u8, code: &[u8]) -> Edit {
         let rest = &code[text as usize..];
         let mut old = [0; 8];
-        let known = rest.len().min(8);
-        old[..known].copy_from_slice(&rest[..known]);
+        let available = rest.len().min(8);
+        old[..available].copy_from_slice(&rest[..available]);
         Edit {
             text,
             length,
@@ -383,7 +384,9 @@ mod tests {
             .decode();
             assert!(jump.is_jmp_short_or_near(), "{puns:x?} {patched:x?}");
             assert_eq!(jump.near_branch_target().cast_signed(), pun.island);
-            assert!(pun.island + 5 <= ISLAND_RANGE.taken.0 || pun.island >= ISLAND_RANGE.taken.1);
+            assert!(
+                pun.island + 5 <= ISLAND_RANGE.occupied.0 || pun.island >= ISLAND_RANGE.occupied.1
+            );
             for other in &islands {
                 assert!(pun.island.abs_diff(*other) >= 5, "{puns:x?}");
             }
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_pages_those_that_serve_most_jumps_are_taken() {
+    fn the_pages_that_serve_most_jumps_are_chosen() {
         // More windows of 64 KB than there may be pages, with two jumps each; and, first in search order
         // (last in the text), as many other windows with one jump each.
         let mut code = Vec::new();
@@ -475,10 +478,10 @@ mod tests {
     }
 
     #[test]
-    fn windows_inside_what_is_taken_are_not_used() {
+    fn windows_inside_used_ranges_are_skipped() {
         // The following byte is zero: within 16 MB above.
         let island_range = IslandRange {
-            taken: (-0x10_0000, 0x200_0000),
+            occupied: (-0x10_0000, 0x200_0000),
             floor: i64::MIN,
         };
         let code = [0x48, 0x8b, 0x47, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00];

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_depend_on_its_address_is_copied() {
+    fn position_independent_instructions_are_copied() {
         check(&[0x8b, 0x07], Some("mov eax,[rdi]"));
         check(&[0xc3], Some("ret"));
         check(&[0xff, 0x27], Some("jmp qword ptr [rdi]"));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_stay_is_refused() {
+    fn instructions_that_cannot_move_are_refused() {
         check(&[0xf3, 0x0f, 0x1e, 0xfa], None);
         check(&[0xe8, 0, 0, 0, 0], None);
         check(&[0xff, 0x17], None);

@@ -184,7 +184,7 @@ pub(super) fn change_rounding(out: &mut Emitter, to: (&[u8], Address)) {
     out.land(same);
 }
 
-/// Address of the control word beside the MXCSR that is stored at `place`.
+/// Address of the control word next to the MXCSR that is stored at `place`.
 fn control_of(place: Address) -> Address {
     let control = place.further(CONTROL_OFFSET);
     control.expect("lanes and contexts are small, and registers lead to them")

@@ -81,7 +81,7 @@ mod tests {
     use crate::patch::{Sites, Yield};
 
     #[test]
-    fn the_sampler_has_a_name_that_stays() {
+    fn the_sampler_has_a_stable_name() {
         let name = sampler_identity();
         assert_eq!(name, sampler_identity());
         let options = Options::new(Body::Sample);

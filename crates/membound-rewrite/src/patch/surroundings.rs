@@ -30,9 +30,9 @@ impl Surroundings {
     /// Two dead registers, without those that a loop around the body has saved but keeps in place
     /// ([`LoopSaves::in_place`]).
     pub(super) fn two_dead(&self) -> Option<[Gpr; 2]> {
-        let kept = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
+        let in_place = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
         let mut dead = self.dead_registers();
-        let mut next = || dead.find(|register| !kept.intersects(RegisterSet::gpr(*register)));
+        let mut next = || dead.find(|register| !in_place.intersects(RegisterSet::gpr(*register)));
         Some([next()?, next()?])
     }
 

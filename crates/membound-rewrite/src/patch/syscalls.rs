@@ -105,9 +105,9 @@ fn before(
     depth: usize,
     analyst: &mut Analyst,
 ) -> Option<u32> {
-    let here = function.blocks.get(block.index())?;
+    let own_block = function.blocks.get(block.index())?;
     let mut low = None;
-    for index in (here.first as usize..end).rev() {
+    for index in (own_block.first as usize..end).rev() {
         match setting(&function.instructions[index], analyst) {
             Setting::None => {}
             Setting::Low(value) => low = low.or(Some(value)),
@@ -115,7 +115,7 @@ fn before(
             Setting::Unknown => return None,
         }
     }
-    if depth == 0 || here.entered_from_outside {
+    if depth == 0 || own_block.entered_from_outside {
         return None;
     }
     let mut found = None;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_what_every_way_sets() {
+    fn a_number_is_known_if_every_path_sets_it() {
         // mov eax,13; syscall
         check(&[0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3], Some(13));
         // xor eax,eax; mov al,56; syscall

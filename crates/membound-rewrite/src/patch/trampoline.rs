@@ -280,8 +280,8 @@ impl Chunk {
         }
         let rest = &context.bytes[from..];
         let mut old = [0; 8];
-        let known = rest.len().min(8);
-        old[..known].copy_from_slice(&rest[..known]);
+        let available = rest.len().min(8);
+        old[..available].copy_from_slice(&rest[..available]);
         self.edits.push(Edit {
             text: self.relative(context, group.first),
             code,

@@ -1,4 +1,4 @@
-//! What a plan tells its readers of each function, site, system call and wrapped entry.
+//! Read access to a plan: its functions, sites, system calls and wrapped entries.
 
 use std::ops::Range;
 

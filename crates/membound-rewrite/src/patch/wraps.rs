@@ -67,7 +67,7 @@ pub(super) fn plan(function: &Function, resolved: &[(u64, u32)], items: &mut [It
             let entry = entry(function, *address)?;
             let item = items.get_mut(entry)?;
             let state = if item.form.is_some() {
-                item.wanted = true;
+                item.has_site = true;
                 HookState::Hooked
             } else {
                 HookState::Refused(Refusal::NotRelocatable)

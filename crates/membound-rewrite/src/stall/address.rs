@@ -1,9 +1,9 @@
 //! Reconstructs the address of an access from registers that were sampled later.
 //!
 //! Usually only the access itself lies between it and the sample, because the sampled instruction pointer is
-//! that of the next instruction. The effects of instructions in between are undone where possible, that is,
-//! for registers to which a constant was added. Where they cannot be undone, above all after a load that
-//! overwrites its own base register, the result is an address nearby: that of the loaded pointer, or the
+//! the address of the next instruction. The effects of instructions in between are undone where possible,
+//! that is, for registers to which a constant was added. Where they cannot be undone, above all after a load
+//! that overwrites its own base register, the result is an address nearby: that of the loaded pointer, or the
 //! start of the array.
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};

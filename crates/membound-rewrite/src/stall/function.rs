@@ -161,9 +161,9 @@ fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
     let mut pieces = Vec::new();
     for (position, instruction) in (0_u32..).zip(instructions) {
         let piece = instruction.ip().saturating_sub(start) / PIECE_BYTES;
-        let known = usize::try_from(piece).map_or(usize::MAX, |it| it + 1);
-        if pieces.len() < known {
-            pieces.resize(known, position);
+        let needed = usize::try_from(piece).map_or(usize::MAX, |it| it + 1);
+        if pieces.len() < needed {
+            pieces.resize(needed, position);
         }
     }
     pieces

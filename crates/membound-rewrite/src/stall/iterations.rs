@@ -198,11 +198,11 @@ impl Nest<'_> {
                 }
             }
         }
-        let fits = |it: &&Candidate| !it.ruled_out && it.step != 0;
+        let is_usable = |it: &&Candidate| !it.ruled_out && it.step != 0;
         // With a small step, 32 bits last for the most iterations.
         let best = candidates
             .iter()
-            .filter(fits)
+            .filter(is_usable)
             .min_by_key(|it| (64 - it.bits, it.step.unsigned_abs()))?;
         Some(IterationRegister {
             register: best.register.number(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_added_to_once_an_iteration_tells_iterations() {
+    fn an_index_with_one_addition_per_iteration_counts_iterations() {
         // mov rcx, [rsi+8*rax]; add rax, 1; cmp rax, rdi
         let code = looped(&[
             0x48, 0x8b, 0x0c, 0xc6, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x39, 0xf8,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_iteration_may_leave_out_neither_counts_nor_tells() {
+    fn conditional_additions_do_not_count_iterations() {
         // test dl, 1; je +4; add rax, 1; mov [rsi], rax before the end of the iteration.
         let code = looped(&[
             0xf6, 0xc2, 0x01, 0x74, 0x04, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x89, 0x06,
@@ -348,7 +348,8 @@ mod tests {
 
     #[test]
     fn loops_begin_where_they_are_described_to() {
-        // An inner loop at 0x1004 in one at 0x1002: xor ecx, ecx; inc ecx; cmp ecx, edi; jne; inc eax; cmp eax, esi.
+        // An inner loop at 0x1004 in one at 0x1002: xor ecx, ecx; inc ecx; cmp ecx, edi; jne; inc eax; cmp
+        // eax, esi.
         let code = looped(&[
             0x31, 0xc9, 0xff, 0xc1, 0x39, 0xf9, 0x75, 0xfa, 0xff, 0xc0, 0x39, 0xf0,
         ]);

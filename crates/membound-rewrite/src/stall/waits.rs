@@ -11,18 +11,22 @@
 //! |---|---|
 //! | pointer chase, its load first, in the middle, or before the branch | 100 % after the load |
 //! | load whose value is used four instructions later | 100 % after the load, none at its user |
-//! | chase with five dependent multiplications | 98 % after the load, the rest after each multiplication in proportion to its own 3 cycles |
+//! | chase with five dependent multiplications | 98 % after the load, the rest after each multiplication in
+//! proportion to its own 3 cycles |
 //! | two loads that miss together | 90 % after the first, 10 % after the second |
 //! | gather, addition from memory | 98 % after the addition |
-//! | `cmp` or `test` of memory, branch after it | over 99 % at the branch: the two are not fused; processors that fuse them would show what follows the branch |
+//! | `cmp` or `test` of memory, branch after it | over 99 % at the branch: the two are not fused; processors
+//! that fuse them would show what follows the branch |
 //! | `jmp` or `call` through memory | 93–94 % at the target's first instruction |
 //! | load before a `ret`, `call`, `push` | 100 % at that instruction |
-//! | stores that miss, in order or not | 91–99 % after a store, although stores retire before they are done: the wait is for space in the store buffer |
+//! | stores that miss, in order or not | 91–99 % after a store, although stores retire before they are done:
+//! the wait is for space in the store buffer |
 //! | `mfence` after a store that misses | 96 % after the fence |
 //! | `lock inc` that hits | 100 % after it |
 //! | `rep movsb` | 100 % at the instruction itself, which is interrupted midway |
 //! | prefetches that miss | 91 % after the prefetch |
-//! | branches that are mispredicted | 6 % after the first instruction at each target: the first to retire after the pipeline was empty |
+//! | branches that are mispredicted | 6 % after the first instruction at each target: the first to retire
+//! after the pipeline was empty |
 //! | divisions | 77 % after the division, 23 % one instruction later |
 //!
 //! # What follows
@@ -307,8 +311,8 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
     let mut analyst = Analyst::new();
     let reaching = code.origins();
     let mut layer = vec![at];
-    let mut seen = layer.clone();
-    let mut rest = share;
+    let mut visited = layer.clone();
+    let mut share_left = share;
     for step in 1..=MAX_FEEDING_STEPS {
         let mut loads = Vec::new();
         let mut next = Vec::new();
@@ -323,10 +327,10 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
                     let Definition::Instruction(giver) = definition else {
                         continue;
                     };
-                    if seen.contains(&giver) {
+                    if visited.contains(&giver) {
                         continue;
                     }
-                    seen.push(giver);
+                    visited.push(giver);
                     let instruction = &function.instructions[giver];
                     let reads =
                         flow::access(instruction).is_some_and(|access| access.direction.loads());
@@ -341,7 +345,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         let factor = 0.5_f64.powi(step.cast_signed() - 1);
         for &load in &loads {
             let part = share * SAMPLE_SHARE_OF_FEEDING_LOAD * factor / loads.len() as f64;
-            rest -= part;
+            share_left -= part;
             let site = function.instructions[load].ip();
             add(found, Some(site), part, 0.3 * factor * confidence);
         }
@@ -350,7 +354,7 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         }
         layer = next;
     }
-    add(found, None, rest, confidence);
+    add(found, None, share_left, confidence);
 }
 
 /// Address of the call before `return_address`, if that call loads its target from memory: a sample at the

@@ -192,8 +192,8 @@ fn listen() {
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
             // SAFETY: the action is initialised, and its handler touches thread-locals
             // without destructors and its own context only.
-            let done = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
-            assert_eq!(done, 0);
+            let result = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+            assert_eq!(result, 0);
         }
     });
 }
@@ -227,10 +227,10 @@ impl Machine {
         let frame = std::ptr::from_ref(&*self.frame) as u64;
         let mut a = CodeAssembler::new(64).unwrap();
         let mut recovery = a.create_label();
-        let mut done = a.create_label();
+        let mut result = a.create_label();
         enter(&mut a, frame);
         emit(&mut a);
-        leave(&mut a, frame, &mut recovery, &mut done);
+        leave(&mut a, frame, &mut recovery, &mut result);
         let address = self.buffer.address();
         let assembled = a
             .assemble_options(
@@ -325,7 +325,7 @@ fn enter(a: &mut CodeAssembler, frame: u64) {
     }
 }
 
-fn leave(a: &mut CodeAssembler, frame: u64, recovery: &mut CodeLabel, done: &mut CodeLabel) {
+fn leave(a: &mut CodeAssembler, frame: u64, recovery: &mut CodeLabel, result: &mut CodeLabel) {
     let flags = std::mem::offset_of!(State, flags) as i32;
     let host_rsp = std::mem::offset_of!(MachineFrame, host_rsp) as i32;
     let host_mxcsr = std::mem::offset_of!(MachineFrame, host_mxcsr) as i32;
@@ -356,11 +356,11 @@ fn leave(a: &mut CodeAssembler, frame: u64, recovery: &mut CodeLabel, done: &mut
         }
     }
     a.fxsave64(ptr(rax)).unwrap();
-    a.jmp(*done).unwrap();
+    a.jmp(*result).unwrap();
     a.set_label(recovery).unwrap();
     a.mov(rax, frame).unwrap();
     a.mov(rsp, qword_ptr(rax + host_rsp)).unwrap();
-    a.set_label(done).unwrap();
+    a.set_label(result).unwrap();
     a.fninit().unwrap();
     a.ldmxcsr(ptr(rax + host_mxcsr)).unwrap();
     if width != Width::Xmm {

@@ -144,7 +144,7 @@ fn at_the_head_of_a_loop_the_fall_through_load_beats_the_branch() {
 }
 
 #[test]
-fn a_target_has_the_accesses_of_all_its_ways() {
+fn a_branch_target_has_the_accesses_of_all_its_predecessors() {
     // Around the loop, a load falls through to an instruction that a store's branch also jumps to.
     let code = piece(|a| {
         let mut head = a.create_label();
@@ -206,7 +206,7 @@ fn accesses_of_the_blocks_before_are_known_where_a_block_begins() {
 }
 
 #[test]
-fn control_that_comes_through_memory_waited_for_that() {
+fn a_branch_through_memory_waited_for_its_operand() {
     // The table's jump is not resolved here, so a virtual call represents both.
     let code = piece(|a| {
         a.push(rbx).unwrap();
@@ -247,7 +247,7 @@ fn fences_and_repeated_strings() {
 }
 
 #[test]
-fn confidence_tells_loads_stores_and_locked_ones_apart() {
+fn confidence_differs_between_loads_stores_and_locked_operations() {
     let code = piece(|a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.mov(qword_ptr(rsi), rcx).unwrap();

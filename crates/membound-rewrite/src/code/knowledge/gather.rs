@@ -78,7 +78,7 @@ impl ImageFacts {
             },
             Callee::Slot(slot) => through(slot),
         };
-        let mut known: Vec<bool> = functions
+        let mut never_returns: Vec<bool> = functions
             .iter()
             .map(|function| {
                 let name = function.name.as_deref().unwrap_or_default();
@@ -86,10 +86,10 @@ impl ImageFacts {
             })
             .collect();
         let exits: Vec<_> = sweeps.iter().map(|sweep| sweep.exits.clone()).collect();
-        noreturn::derive(&exits, &mut known, leads_to);
+        noreturn::derive(&exits, &mut never_returns, leads_to);
         let never = |callee| match leads_to(callee) {
             Err(NeverReturns) => true,
-            Ok(Some(function)) => known[function],
+            Ok(Some(function)) => never_returns[function],
             Ok(None) => false,
         };
         let starts = functions.iter().map(|function| function.range.start);

@@ -64,7 +64,7 @@ impl<'a> Constants<'a> {
         found: &mut Vec<u64>,
         depth: usize,
     ) -> Option<()> {
-        let mut seen = FxHashSet::default();
+        let mut visited = FxHashSet::default();
         let mut work = vec![(block, index)];
         while let Some((block, limit)) = work.pop() {
             let first = self.graph.blocks[block.index()].first as usize;
@@ -89,10 +89,10 @@ impl<'a> Constants<'a> {
                 if (is_call || thrown) && !kept_by_calls(register) {
                     return None;
                 }
-                if seen.len() > MAX_BLOCKS_SEARCHED {
+                if visited.len() > MAX_BLOCKS_SEARCHED {
                     return None;
                 }
-                if seen.insert(predecessor) {
+                if visited.insert(predecessor) {
                     work.push((predecessor, (source.end - source.first) as usize));
                 }
             }

@@ -251,13 +251,13 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
 
     /// The entries of a table up to the first that cannot be a target or belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
-        let here = self.starts.range(table.address.saturating_add(1)..).next();
+        let next_start = self.starts.range(table.address.saturating_add(1)..).next();
         let anywhere = self
             .descent
             .surroundings
             .knowledge
             .next_table(table.address);
-        let end = here.copied().into_iter().chain(anywhere).min();
+        let end = next_start.copied().into_iter().chain(anywhere).min();
         let targets: Vec<u64> = (0..MAX_TABLE_ENTRIES.min(self.left.get()))
             .take_while(|index| {
                 let at = table.address.saturating_add(table.stride * index);

@@ -368,11 +368,11 @@ impl<'a, 'data> Context<'a, 'data> {
         if let Some(bound) = state.values.checked(index) {
             return Some(bound);
         }
-        let made = state.values.bound(index)?;
+        let from_expression = state.values.bound(index)?;
         // A mask or a shift bounds an index as well as a check does. A limit of a full byte proves nothing,
         // because a byte may be loaded for other reasons.
-        if made < 0xff {
-            return Some(made);
+        if from_expression < 0xff {
+            return Some(from_expression);
         }
         // The index may itself be read from a constant table.
         let inner = loaded(state, index).filter(|inner| !inner.signed && inner.bits <= 16)?;

@@ -327,16 +327,16 @@ impl State {
     /// Applies an instruction that is not modelled: all that it writes becomes unknown.
     fn other(&mut self, instruction: &Instruction) {
         let condition = instruction.condition_code();
-        let moves = matches!(instruction.op0_kind(), OpKind::Register)
+        let is_register_move = matches!(instruction.op0_kind(), OpKind::Register)
             && instruction.op_count() == 2
             && condition != ConditionCode::None;
-        if moves {
+        if is_register_move {
             // cmovcc: one of two values, each with the bound that its condition implies.
-            let stays = self.read(instruction, 0);
-            let comes = self.read(instruction, 1);
+            let old_value = self.read(instruction, 0);
+            let new_value = self.read(instruction, 1);
             let value = match (
-                self.bound_when(stays, condition, false),
-                self.bound_when(comes, condition, true),
+                self.bound_when(old_value, condition, false),
+                self.bound_when(new_value, condition, true),
             ) {
                 (Some(a), Some(b)) => self.values.at_most(a.max(b)),
                 _ => self.values.unknown(),
@@ -412,7 +412,7 @@ impl State {
                     .bound(implied.value)
                     .is_some_and(|bound| bound <= half);
             if !implied.signed || never_negative {
-                self.values.learn(implied.value, implied.bound);
+                self.values.narrow(implied.value, implied.bound);
             } else if implied.bound <= half {
                 self.signed_bounds.insert(implied.value, implied.bound);
             }
@@ -429,7 +429,7 @@ impl State {
         {
             self.not_negative.push(compared.left);
             if let Some(&bound) = self.signed_bounds.get(&compared.left) {
-                self.values.learn(compared.left, bound);
+                self.values.narrow(compared.left, bound);
             }
         }
     }

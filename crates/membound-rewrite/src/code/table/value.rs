@@ -201,9 +201,9 @@ impl Values {
     }
 
     /// Records that a value is at most `bound` on this path.
-    pub(super) fn learn(&mut self, value: Value, bound: u64) {
-        let known = self.bounds.entry(value).or_insert(bound);
-        *known = bound.min(*known);
+    pub(super) fn narrow(&mut self, value: Value, bound: u64) {
+        let present = self.bounds.entry(value).or_insert(bound);
+        *present = bound.min(*present);
     }
 
     /// The least upper bound that a check has established for a value.
@@ -246,7 +246,7 @@ impl Values {
 
     /// An upper bound that holds for all 64 bits.
     fn certain(&self, value: Value) -> Option<u64> {
-        let made = match self.node(value) {
+        let from_expression = match self.node(value) {
             Node::Constant(value) => Some(value),
             Node::Masked(inner, mask) => Some(self.certain(inner).map_or(mask, |b| b.min(mask))),
             Node::AtMost(bound, _) => Some(bound),
@@ -259,7 +259,7 @@ impl Values {
             },
             _ => None,
         };
-        match (made, self.bounds.get(&value).copied()) {
+        match (from_expression, self.bounds.get(&value).copied()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -311,7 +311,7 @@ mod tests {
         let three = values.constant(3_u64.wrapping_neg());
         let index = values.add(register, three);
         let index = values.masked(index, low_mask(32));
-        values.learn(index, 5);
+        values.narrow(index, 5);
         let widened = values.signed(index, 32);
         assert_eq!(values.bound(widened), Some(5));
         let scaled = values.multiple(widened, 4);
@@ -335,12 +335,12 @@ mod tests {
         let mut values = Values::default();
         let register = Values::initial(0);
         let low = values.masked(register, low_mask(32));
-        values.learn(low, 9);
+        values.narrow(low, 9);
         assert_eq!(values.checked(register), Some(9));
         // Unless it might be negative.
         let other = Values::initial(1);
         let low = values.masked(other, low_mask(32));
-        values.learn(low, 0x9000_0000);
+        values.narrow(low, 0x9000_0000);
         assert_eq!(values.checked(other), None);
     }
 }

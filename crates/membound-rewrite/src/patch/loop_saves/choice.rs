@@ -43,8 +43,8 @@ impl LoopSaves {
             writes = writes.union(effects.writes);
         }
         let stack = RegisterSet::gpr(Gpr::RSP);
-        let moves = |form: Option<Form>| !matches!(form, None | Some(Form::CountJump(_)));
-        if !passes || reads.union(writes).intersects(stack) || !forms.into_iter().all(moves) {
+        let can_move = |form: Option<Form>| !matches!(form, None | Some(Form::CountJump(_)));
+        if !passes || reads.union(writes).intersects(stack) || !forms.into_iter().all(can_move) {
             return None;
         }
         let touched = reads.union(writes);
@@ -70,13 +70,13 @@ impl LoopSaves {
 fn untouched_vectors(live: RegisterSet, touched: RegisterSet, level: VectorLevel) -> u16 {
     use VectorPart::{Xmm, YmmHigh, ZmmHigh};
     let part = RegisterSet::vector;
-    let fits = |number: &u8| {
+    let is_free = |number: &u8| {
         let low = part(*number, Xmm);
         let wide = part(*number, YmmHigh).union(part(*number, ZmmHigh));
         let has_wide = level != VectorLevel::Sse && live.intersects(wide);
         live.intersects(low) && !has_wide && !touched.intersects(low.union(wide))
     };
     (0..16)
-        .filter(fits)
+        .filter(is_free)
         .fold(0, |all, number| all | 1 << number)
 }

@@ -8,8 +8,8 @@ use crate::patch::{Body, Hooks, Plan, Sites};
 const TEXT: u64 = 0x1000;
 
 /// The code emitted for `mov rax, [rdi]; ret`, one instruction per line.
-fn written(what: Yield) -> Vec<String> {
-    let options = Options::new(Body::Yield(what));
+fn written(kind: Yield) -> Vec<String> {
+    let options = Options::new(Body::Yield(kind));
     written_for(&[0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90], options)
 }
 
@@ -37,11 +37,11 @@ fn written_for(code: &[u8], options: Options) -> Vec<String> {
 
 /// The code emitted for a loop that sums an array, with a bound yield of `cost` per iteration.
 fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
-    sum_that_lasts(cost, closes_loops, false)
+    sum_in_long_loop(cost, closes_loops, false)
 }
 
 /// As [`sum`], for a loop that runs for long if `lasts`.
-fn sum_that_lasts(cost: u16, closes_loops: bool, lasts: bool) -> Vec<String> {
+fn sum_in_long_loop(cost: u16, closes_loops: bool, lasts: bool) -> Vec<String> {
     // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
     let code = [
         0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
@@ -60,14 +60,14 @@ fn count(lines: &[String], start: &str) -> usize {
 }
 
 #[test]
-fn iterations_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
+fn iterations_of_a_tight_loop_are_charged_together_and_their_lines_prefetched() {
     let credit = offset_of!(RunQueue, credit);
     let lines = sum(4, true);
     // In one of 32 iterations, of a quarter of a nanosecond each, rdi is a multiple of 256. 400 iterations
     // read 50 lines, of which a core can have 16 outstanding, so the loop runs 16 lines ahead. Every charge
     // prefetches the next four lines.
-    let asks = ["440", "480", "4C0", "500"].map(|at| format!("prefetcht0 [rdi+{at}h]"));
-    assert_eq!(lines[..4], asks, "{lines:#?}");
+    let prefetches = ["440", "480", "4C0", "500"].map(|at| format!("prefetcht0 [rdi+{at}h]"));
+    assert_eq!(lines[..4], prefetches, "{lines:#?}");
     assert_eq!(lines[4], format!("sub dword ptr gs:[{credit:X}h],80h"));
     let iteration = position(&lines, "test edi,0F8h");
     assert!(lines[iteration + 1].starts_with("je "), "{lines:#?}");
@@ -78,22 +78,33 @@ fn iterations_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     // The code of such an iteration fits in one line of the instruction cache.
     let back = lines[iteration + 5].strip_prefix("jne ").unwrap();
     let begins = u64::from_str_radix(back.trim_end_matches('h'), 16).unwrap();
-    assert!(begins.is_multiple_of(LINE_BYTES as u64), "{lines:#?}");
+    assert!(
+        begins.is_multiple_of(membound_wire::LINE_BYTES as u64),
+        "{lines:#?}"
+    );
 }
 
 #[test]
-fn who_leaves_before_a_load_asks_for_it() {
+fn a_context_that_leaves_before_a_load_prefetches_it() {
     // The prefetches after the jump that a scavenger takes when it stays; before it there must be none.
     let bound = |code: &[u8]| -> Vec<String> {
-        let what = Yield::Bound {
+        let kind = Yield::Bound {
             cost: 40,
             own_base: false,
         };
-        let lines = written_for(code, Options::new(Body::Yield(what)));
-        let stays = lines.iter().position(|it| it.starts_with("jg ")).unwrap();
-        let asks = |it: &&String| it.starts_with("prefetch");
-        assert_eq!(lines[..stays].iter().filter(asks).count(), 0, "{lines:#?}");
-        lines[stays..].iter().filter(asks).cloned().collect()
+        let lines = written_for(code, Options::new(Body::Yield(kind)));
+        let no_switch = lines.iter().position(|it| it.starts_with("jg ")).unwrap();
+        let prefetches = |it: &&String| it.starts_with("prefetch");
+        assert_eq!(
+            lines[..no_switch].iter().filter(prefetches).count(),
+            0,
+            "{lines:#?}"
+        );
+        lines[no_switch..]
+            .iter()
+            .filter(prefetches)
+            .cloned()
+            .collect()
     };
     // mov rax,[rdi]; xor ecx,ecx; ret
     assert_eq!(
@@ -114,8 +125,8 @@ fn who_leaves_before_a_load_asks_for_it() {
 }
 
 #[test]
-fn iterations_of_a_loop_that_lasts_stand_one_behind_the_other() {
-    let lines = sum_that_lasts(4, true, true);
+fn iterations_of_a_long_loop_are_copied_in_a_row() {
+    let lines = sum_in_long_loop(4, true, true);
     // Four copies of the iteration: only the first tests, for every eighth group of four.
     let iteration = position(&lines, "test edi,0E0h");
     assert!(lines[iteration + 1].starts_with("je "), "{lines:#?}");
@@ -128,12 +139,12 @@ fn iterations_of_a_loop_that_lasts_stand_one_behind_the_other() {
     }
     assert_eq!(count(&lines, "add rax,[rdi]"), 4);
     // Never so many copies that the test would be left out.
-    assert_eq!(count(&sum_that_lasts(40, true, true), "add rax,[rdi]"), 2);
-    assert_eq!(count(&sum_that_lasts(80, true, true), "add rax,[rdi]"), 1);
+    assert_eq!(count(&sum_in_long_loop(40, true, true), "add rax,[rdi]"), 2);
+    assert_eq!(count(&sum_in_long_loop(80, true, true), "add rax,[rdi]"), 1);
 }
 
 #[test]
-fn iterations_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
+fn long_iterations_and_loops_outside_trampolines_are_charged_singly() {
     let credit = offset_of!(RunQueue, credit);
     let long = sum(100, true);
     assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
@@ -150,10 +161,10 @@ fn iterations_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() 
 }
 
 #[test]
-fn a_line_that_is_read_once_is_kept_out_of_the_outer_caches() {
+fn a_line_that_is_read_once_is_prefetched_non_temporally() {
     // mov rdi,[rdi]; ret
     let code = [0x48, 0x8b, 0x3f, 0xc3, 0x90, 0x90, 0x90];
-    let asks = |non_temporal: &[u64], without: &[YieldPart]| {
+    let prefetches = |non_temporal: &[u64], without: &[YieldPart]| {
         let lines = written_for(
             &code,
             Options {
@@ -164,25 +175,25 @@ fn a_line_that_is_read_once_is_kept_out_of_the_outer_caches() {
         );
         ["prefetcht0 [rdi]", "prefetchnta [rdi]"].map(|ask| count(&lines, ask))
     };
-    assert_eq!(asks(&[TEXT], &[]), [0, 1]);
-    assert_eq!(asks(&[TEXT + 1], &[]), [1, 0]);
-    assert_eq!(asks(&[TEXT], &[YieldPart::NonTemporal]), [1, 0]);
-    assert_eq!(asks(&[TEXT], &[YieldPart::Prefetch]), [0, 0]);
+    assert_eq!(prefetches(&[TEXT], &[]), [0, 1]);
+    assert_eq!(prefetches(&[TEXT + 1], &[]), [1, 0]);
+    assert_eq!(prefetches(&[TEXT], &[YieldPart::NonTemporal]), [1, 0]);
+    assert_eq!(prefetches(&[TEXT], &[YieldPart::Prefetch]), [0, 0]);
 }
 
 #[test]
-fn other_lines_of_an_object_are_asked_for_by_who_yields() {
+fn yields_prefetch_other_lines_of_the_object() {
     // mov rax,[rdi]; mov rcx,[rdi+64]; cmp rax,rcx; ret
     let code = [
         0x48, 0x8b, 0x07, 0x48, 0x8b, 0x4f, 64, 0x48, 0x39, 0xc8, 0xc3,
     ];
     let (cost, own_base) = (1, false);
-    for what in [Yield::Primary, Yield::Miss { cost, own_base }] {
+    for kind in [Yield::Primary, Yield::Miss { cost, own_base }] {
         let lines = |without: &[YieldPart]| {
             let options = Options {
                 sites: Sites::Instructions(vec![TEXT]),
                 without: without.to_vec(),
-                ..Options::new(Body::Yield(what))
+                ..Options::new(Body::Yield(kind))
             };
             written_for(&code, options)
         };
@@ -201,7 +212,7 @@ fn other_lines_of_an_object_are_asked_for_by_who_yields() {
 }
 
 #[test]
-fn what_a_chase_does_not_touch_is_saved_around_it() {
+fn state_that_a_chase_does_not_touch_is_saved_around_it() {
     // 1: mov rdi,[rdi]; sub eax,1; jnz 1b; ret
     let code = [0x48, 0x8b, 0x3f, 0x83, 0xe8, 0x01, 0x75, 0xf8, 0xc3];
     let pushed = |without: &[YieldPart]| {
@@ -247,15 +258,15 @@ fn a_trap_on_another_path_refuses_no_yield() {
 }
 
 #[test]
-fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds() {
+fn status_bits_cause_no_change_of_the_rounding_mode() {
     let (cost, own_base) = (1, false);
     let changes = [
         Yield::Primary,
         Yield::Bound { cost, own_base },
         Yield::Miss { cost, own_base },
     ];
-    for what in changes {
-        let lines = written(what);
+    for kind in changes {
+        let lines = written(kind);
         let compared = format!("test gs:[{:X}h],rdx", offset_of!(RunQueue, own_bits));
         let loads = lines.iter().enumerate();
         let loads: Vec<_> = loads.filter(|(_, it)| it.starts_with("ldmxcsr")).collect();
@@ -271,15 +282,15 @@ fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds()
 }
 
 #[test]
-fn the_thread_alone_says_that_it_is_back() {
+fn only_the_thread_clears_current() {
     let offset = offset_of!(RunQueue, current);
     let cleared = format!("mov qword ptr gs:[{offset:X}h],0");
     let (cost, own_base) = (1, false);
-    for what in [
+    for kind in [
         Yield::Bound { cost, own_base },
         Yield::Miss { cost, own_base },
     ] {
-        let lines = written(what);
+        let lines = written(kind);
         assert!(!lines.contains(&cleared), "{lines:#?}");
         let stack = position(
             &lines,
@@ -297,7 +308,7 @@ fn the_thread_alone_says_that_it_is_back() {
 }
 
 #[test]
-fn the_ring_is_read_when_the_context_is_parked() {
+fn the_ring_is_read_after_parking() {
     let (cost, own_base) = (1, false);
     let lines = written(Yield::Miss { cost, own_base });
     let next = format!("mov rcx,[rax+{:X}h]", offset_of!(Context, next));
@@ -312,18 +323,18 @@ fn the_ring_is_read_when_the_context_is_parked() {
 }
 
 #[test]
-fn who_goes_on_is_parked_no_longer() {
+fn a_resumed_context_is_no_longer_parked() {
     let lines = written(Yield::Primary);
     let offset = offset_of!(Context, resume);
-    let there = position(&lines, &format!("mov rdx,[rax+{offset}]"));
+    let reads_resume = position(&lines, &format!("mov rdx,[rax+{offset}]"));
     let stack = position(&lines, "mov rsp,[rax]");
-    let goes = position(&lines, &format!("mov qword ptr [rax+{offset}],0"));
-    assert!(there < stack && stack < goes);
-    assert_eq!(lines[goes + 1], "jmp rdx");
+    let clears_resume = position(&lines, &format!("mov qword ptr [rax+{offset}],0"));
+    assert!(reads_resume < stack && stack < clears_resume);
+    assert_eq!(lines[clears_resume + 1], "jmp rdx");
 }
 
 #[test]
-fn the_thread_gets_its_own_base_whatever_is_said_of_its_owner() {
+fn the_thread_gets_its_own_base_for_any_owner() {
     let lines = written(Yield::Bound {
         cost: 1,
         own_base: false,

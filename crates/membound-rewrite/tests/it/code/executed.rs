@@ -23,16 +23,16 @@ fn fixture(name: &str) -> PathBuf {
 /// Compiles a fixture; `None` if the compiler is missing or lacks an option.
 pub(super) fn compile(directory: &Path, command: &[&str], source: &str) -> Option<PathBuf> {
     let output = directory.join("program");
-    let done = Command::new(command[0])
+    let status = Command::new(command[0])
         .args(&command[1..])
         .arg(fixture(source))
         .arg("-o")
         .arg(&output)
         .output();
-    match done {
-        Ok(done) if done.status.success() => Some(output),
-        Ok(done) => {
-            let errors = String::from_utf8_lossy(&done.stderr);
+    match status {
+        Ok(status) if status.status.success() => Some(output),
+        Ok(status) => {
+            let errors = String::from_utf8_lossy(&status.stderr);
             skipped(format!("{command:?} cannot compile {source}: {errors}"));
             None
         }

@@ -87,7 +87,7 @@ fn branches_cut_blocks_where_they_lead() {
 }
 
 #[test]
-fn a_jump_into_an_instruction_is_noticed() {
+fn a_jump_into_an_instruction_is_detected() {
     // 0: je 3 (into the next instruction's displacement); 2: mov eax, imm; ret
     check(
         &[0x74, 0x01, 0xb8, 0x90, 0x90, 0x90, 0x90, 0xc3],
@@ -108,7 +108,7 @@ fn a_jump_into_an_instruction_is_noticed() {
 }
 
 #[test]
-fn what_is_no_instruction_is_noticed() {
+fn invalid_instructions_are_detected() {
     // je +1; ret; (06 is no instruction in 64-bit code)
     check(
         &[0x74, 0x01, 0xc3, 0x06],
@@ -128,7 +128,7 @@ fn what_is_no_instruction_is_noticed() {
 }
 
 #[test]
-fn what_nothing_reaches_is_entered_from_outside() {
+fn unreached_code_is_entered_from_outside() {
     // ret; nop; inc eax; ret
     let function = Function::from_code(&[0xc3, 0x90, 0xff, 0xc0, 0xc3, 0xcc, 0xcc], 0x1000);
     let entered: Vec<bool> = function
@@ -157,7 +157,7 @@ fn an_indirect_jump_with_a_frame_is_unresolved_and_without_one_a_tail_call() {
 }
 
 #[test]
-fn a_jump_that_is_found_behind_others_is_resolved_with_them() {
+fn a_table_jump_behind_another_is_resolved() {
     // jmp [rdi+8]: a tail call. Then unreachable code: jmp [rdi+16], and push rbx; jmp rax.
     check(
         &[0xff, 0x67, 0x08, 0xff, 0x67, 0x10, 0x53, 0xff, 0xe0],
@@ -223,7 +223,7 @@ fn a_table_has_exactly_its_cases() {
 }
 
 #[test]
-fn what_never_returns_is_found_by_name_and_by_what_it_does() {
+fn functions_that_never_return_are_found_by_name_and_code() {
     with_fixture(&["gcc", "-O1"], "switches.c", |image, _| {
         let knowledge = ImageFacts::gather(image, Tables::Resolve);
         let ends = |name| {
@@ -357,7 +357,7 @@ fn functions_are_found_without_symbols_and_sections() {
 }
 
 #[test]
-fn kinds_of_files_are_told_apart() {
+fn kinds_of_files_are_distinguished() {
     for (options, kind) in [
         (&["gcc"][..], Kind::PositionIndependentExecutable),
         (&["gcc", "-fno-pie", "-no-pie"], Kind::Executable),
@@ -395,7 +395,7 @@ fn files_that_are_not_patched_are_named() {
 }
 
 #[test]
-fn who_may_read_floating_point_exceptions_is_told() {
+fn functions_that_may_read_floating_point_exceptions_are_found() {
     for (options, reads) in [
         (&["-O2"][..], false),
         // Its startup code sets flushing of denormals to zero.

@@ -205,7 +205,7 @@ fn check(
 }
 
 #[test]
-fn every_encoding_does_what_is_said() {
+fn every_encoding_has_the_listed_effects() {
     let mut machine = Machine::new();
     let mut analyst = Analyst::new();
     let mut random = Random::new(3);

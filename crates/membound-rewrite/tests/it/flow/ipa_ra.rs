@@ -27,7 +27,7 @@ long keeps(long *p, long *q, long n)
 const SCRATCH: [u8; 8] = [1, 2, 6, 7, 8, 9, 10, 11];
 
 #[test]
-fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
+fn registers_that_gcc_keeps_over_a_local_call_are_alive_in_the_callee() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("ipa.c");
     let object = directory.path().join("libipa.so");
@@ -85,13 +85,13 @@ fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
 
     // From the bytes alone: the register is read after the call before this function writes it.
     let mut written = RegisterSet::EMPTY;
-    let mut kept = Vec::new();
+    let mut preserved = Vec::new();
     for instruction in &keeps.instructions[call.end as usize..] {
         let effects = analyst.effects(instruction);
         for number in SCRATCH {
             let register = RegisterSet::gpr(Gpr::new(number));
             if effects.reads.without(written).contains(register) {
-                kept.push(register);
+                preserved.push(register);
             }
         }
         written = written.union(effects.writes);
@@ -99,13 +99,13 @@ fn what_gcc_keeps_over_a_local_call_is_alive_in_the_callee() {
             break;
         }
     }
-    if kept.is_empty() {
+    if preserved.is_empty() {
         membound_testkit::skipped("this gcc keeps nothing over a local call");
         return;
     }
     let before_call = Liveness::of(keeps, &conventions, &mut analyst).before(call.end as usize - 1);
     let inside = Liveness::of(look, &conventions, &mut analyst);
-    for register in kept {
+    for register in preserved {
         assert!(before_call.contains(register), "{register} at the call");
         for index in 0..look.instructions.len() {
             let alive = inside.before(index);

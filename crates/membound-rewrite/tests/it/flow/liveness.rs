@@ -17,7 +17,7 @@ use crate::machine::{Arena, FLAGS, Machine, Random, State, Unit, Width, load_rax
 struct Rubbish {
     bytes: [u8; 64],
     mxcsr: u32,
-    kept: u64,
+    saved_rax: u64,
 }
 
 impl Rubbish {
@@ -29,7 +29,7 @@ impl Rubbish {
         Box::new(Self {
             bytes,
             mxcsr: 0x1f80 | random.next() as u32 & 0xe07f,
-            kept: 0,
+            saved_rax: 0,
         })
     }
 
@@ -39,8 +39,8 @@ impl Rubbish {
 
     /// Overwrites every unit in `dead` and nothing else.
     fn write(&self, a: &mut CodeAssembler, dead: RegisterSet, random: &mut Random) {
-        let kept = self.address() + std::mem::offset_of!(Self, kept) as u64;
-        store_rax(a, kept);
+        let saved_rax = self.address() + std::mem::offset_of!(Self, saved_rax) as u64;
+        store_rax(a, saved_rax);
         let flags: u64 = FLAGS
             .iter()
             .filter(|(flag, _)| dead.contains(RegisterSet::flag(*flag)))
@@ -67,7 +67,7 @@ impl Rubbish {
         if dead.contains(RegisterSet::gpr(Gpr::RAX)) {
             a.mov(rax, random.next()).unwrap();
         } else {
-            load_rax(a, kept);
+            load_rax(a, saved_rax);
         }
     }
 
@@ -209,7 +209,7 @@ fn many(convention: Convention, seed: u64) -> RegisterSet {
 }
 
 #[test]
-fn rubbish_in_the_dead_is_never_seen() {
+fn garbage_in_dead_state_has_no_effect() {
     let written = many(Convention::SystemV, 11);
     for set in [
         RegisterSet::ARITHMETIC_FLAGS,
@@ -227,6 +227,6 @@ fn rubbish_in_the_dead_is_never_seen() {
 }
 
 #[test]
-fn rubbish_in_the_dead_is_never_seen_where_everything_is_returned() {
+fn garbage_in_dead_state_has_no_effect_where_everything_is_returned() {
     many(Convention::Unknown, 12);
 }

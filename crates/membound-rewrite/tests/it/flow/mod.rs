@@ -2,8 +2,8 @@
 
 mod effects;
 mod ipa_ra;
-mod known;
 mod liveness;
 pub(crate) mod programs;
 mod saving;
+mod small_functions;
 mod unconventional;

@@ -27,32 +27,32 @@ impl Slots {
     }
 
     /// Moves registers to their slots or back, and changes nothing else, not even flags.
-    fn moves(&self, a: &mut CodeAssembler, set: RegisterSet, way: Way) {
-        let kept = std::ptr::from_ref(&self.rax) as u64;
-        store_rax(a, kept);
+    fn move_registers(&self, a: &mut CodeAssembler, set: RegisterSet, direction: Direction) {
+        let rax_slot = std::ptr::from_ref(&self.rax) as u64;
+        store_rax(a, rax_slot);
         for register in set.gprs() {
             if register == Gpr::RAX || register == Gpr::RSP {
                 continue;
             }
             a.mov(rax, self.of(register)).unwrap();
             let name = native(register);
-            match way {
-                Way::Save => a.mov(qword_ptr(rax), name).unwrap(),
-                Way::Restore => a.mov(name, qword_ptr(rax)).unwrap(),
+            match direction {
+                Direction::Save => a.mov(qword_ptr(rax), name).unwrap(),
+                Direction::Restore => a.mov(name, qword_ptr(rax)).unwrap(),
             }
         }
-        load_rax(a, kept);
+        load_rax(a, rax_slot);
         if set.contains(RegisterSet::gpr(Gpr::RAX)) {
-            match way {
-                Way::Save => store_rax(a, self.of(Gpr::RAX)),
-                Way::Restore => load_rax(a, self.of(Gpr::RAX)),
+            match direction {
+                Direction::Save => store_rax(a, self.of(Gpr::RAX)),
+                Direction::Restore => load_rax(a, self.of(Gpr::RAX)),
             }
         }
     }
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     Save,
     Restore,
 }
@@ -165,15 +165,15 @@ fn check(program: &Program, machine: &mut Machine, random: &mut Random) -> Optio
             };
             // Where one loop ends and the next begins, the exit comes first.
             if !work.scramble {
-                slots.moves(a, work.restore, Way::Restore);
-                slots.moves(a, work.save, Way::Save);
+                slots.move_registers(a, work.restore, Direction::Restore);
+                slots.move_registers(a, work.save, Direction::Save);
                 return;
             }
-            slots.moves(a, work.save, Way::Save);
+            slots.move_registers(a, work.save, Direction::Save);
             for register in Gpr::all().filter(|register| *register != Gpr::RSP) {
                 a.mov(native(register), random.next()).unwrap();
             }
-            slots.moves(a, work.restore, Way::Restore);
+            slots.move_registers(a, work.restore, Direction::Restore);
         });
     });
     machine.arena.fill(&contents);

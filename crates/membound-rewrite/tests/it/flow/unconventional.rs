@@ -9,7 +9,8 @@ use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries, Summary}
 use membound_rewrite::image::{Convention, Image};
 use membound_rewrite::{Flag, Gpr, RegisterSet};
 
-/// `odd` returns in r11, rcx and the carry, some of the time through `odd_part`. `plain`, `kept` and what calls them are as gcc makes them.
+/// `odd` returns in r11, rcx and the carry, some of the time through `odd_part`. `plain`, `kept` and what
+/// calls them are as gcc makes them.
 const SOURCE: &str = r#"
 __asm__(".text\n"
         ".type odd_part,@function\nodd_part:\n .cfi_startproc\n"
@@ -69,7 +70,7 @@ fn summarised(object: &Path) -> (Vec<Function>, Summaries) {
 }
 
 #[test]
-fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
+fn assembly_with_its_own_convention_is_detected_by_its_callers() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("odd.c");
     let object = directory.path().join("libodd.so");

@@ -77,8 +77,8 @@ impl Lab {
     fn protect(&self, range: Range<usize>, protection: i32) {
         let at = self.start.wrapping_add(range.start);
         // SAFETY: the range lies in this lab's own mapping.
-        let done = unsafe { libc::mprotect(at.cast(), range.len(), protection) };
-        assert_eq!(done, 0);
+        let result = unsafe { libc::mprotect(at.cast(), range.len(), protection) };
+        assert_eq!(result, 0);
     }
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
@@ -231,8 +231,8 @@ impl Lab {
             }
             let executable = libc::PROT_READ | libc::PROT_EXEC;
             // SAFETY: the same page.
-            let done = unsafe { libc::mprotect(mapped, island.bytes.len(), executable) };
-            assert_eq!(done, 0);
+            let result = unsafe { libc::mprotect(mapped, island.bytes.len(), executable) };
+            assert_eq!(result, 0);
         }
         let mut keep = lost.iter().map(|lost| !lost);
         placed.edits.retain(|_| keep.next().unwrap());

@@ -8,7 +8,7 @@ use membound_wire::{TableHeader, UndoKind};
 
 use super::lab::{Jumps, Lab};
 use super::stepping::{Alive, Beginning, Case, moved_in, undone};
-use super::yields::{COST, ClobberingCode, Turns, as_context, as_thread};
+use super::yields::{COST, ClobberingCode, RunQueueHarness, as_context, as_thread};
 use crate::machine::{Machine, Random};
 
 /// A loop with loads, sometimes with an early exit, followed by code that reads every register.
@@ -88,7 +88,7 @@ struct Counts {
     /// Programs whose patched code differs because of saves around loops.
     saved: usize,
     /// Of those, programs with code after the loop in the loop's trampoline.
-    goes_on: usize,
+    jumps_back: usize,
     /// Of those, programs in which vector registers are saved.
     vectors: usize,
     /// Of those, programs in which iterations are copied.
@@ -123,24 +123,24 @@ fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
             > 1
     }));
     let iterations = instructions().filter(|instruction| instruction.is_jcc_short_or_near());
-    let goes_on = iterations.into_iter().any(|iteration| {
+    let jumps_back = iterations.into_iter().any(|iteration| {
         let head = iteration.near_branch_target();
         let of_loop = with.edits.iter().find(|edit| edit.address == head);
         of_loop.is_some_and(|edit| {
             iteration.ip() > head && iteration.next_ip() < head + u64::from(edit.group)
         })
     });
-    counts.goes_on += usize::from(goes_on);
+    counts.jumps_back += usize::from(jumps_back);
 }
 
 /// Steps through such programs with yields of `body`, on a run queue that `prepare` sets up.
-fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Counts> {
-    let mut turns = Turns::new()?;
-    prepare(&mut turns);
+fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut RunQueueHarness)) -> Option<Counts> {
+    let mut harness = RunQueueHarness::new()?;
+    prepare(&mut harness);
     let mut machine = Machine::new();
     let mut random = Random::new(seed);
     let mut lab = Lab::new();
-    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
+    let (run_queue, contexts) = (*harness.run_queue, *harness.contexts);
     let (mut inside, mut entered, mut counts) = (0, 0, Counts::default());
     for round in 0..24 {
         let code = program(lab.text(), &mut random);
@@ -163,24 +163,24 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<C
             let sites = lab.plan.as_ref().unwrap().sites();
             options.recalled = sites.map(|site| site.address).collect();
         }
-        *turns.run_queue = run_queue;
-        *turns.contexts = contexts;
-        turns.forget();
-        turns.on_run_queue(|| {
+        *harness.run_queue = run_queue;
+        *harness.contexts = contexts;
+        harness.forget();
+        harness.on_run_queue(|| {
             inside += undone(&case, &options, &mut machine, &mut lab, &mut random);
             entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);
         });
     }
     let Counts {
         saved,
-        goes_on,
+        jumps_back,
         vectors,
         ..
     } = counts;
     assert!(saved > 20, "{saved} loops with saves around them");
     assert!(
-        goes_on > 4,
-        "{goes_on} trampolines that go on behind a loop"
+        jumps_back > 4,
+        "{jumps_back} trampolines that go on behind a loop"
     );
     assert!(
         vectors > 4,
@@ -188,48 +188,48 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<C
     );
     assert!(inside > 800, "{inside} places inside trampolines");
     assert!(entered > 8, "{entered} threads moved into trampolines");
-    assert!(turns.visits() > 200, "{} visits", turns.visits());
+    assert!(harness.visits() > 200, "{} visits", harness.visits());
     Some(counts)
 }
 
 #[test]
 fn every_boundary_of_a_loop_with_saves_around_it_leads_back() {
-    step_through(Body::Yield(Yield::Primary), 0x6c6f_6f70, |turns| {
-        let resume = turns.clobbering_code(ClobberingCode::Context);
-        as_thread(turns, resume);
+    step_through(Body::Yield(Yield::Primary), 0x6c6f_6f70, |harness| {
+        let resume = harness.clobbering_code(ClobberingCode::Context);
+        as_thread(harness, resume);
     });
 }
 
 #[test]
-fn so_does_that_of_a_scavenger() {
+fn every_boundary_of_a_scavenger_s_loop_leads_back() {
     let miss = Body::Yield(Yield::Miss {
         cost: COST,
         own_base: false,
     });
     for (credit, skips) in [(0, 0), (i32::MAX / 2, 0), (0, 1), (i32::MAX / 2, 2)] {
-        step_through(miss, 0x6d69_7373, |turns| {
-            as_context(turns, credit);
-            turns.run_queue.skips = skips;
+        step_through(miss, 0x6d69_7373, |harness| {
+            as_context(harness, credit);
+            harness.run_queue.skips = skips;
         });
     }
 }
 
 /// The cost lets few iterations be charged together.
 #[test]
-fn so_does_that_of_one_that_only_bounds_its_time() {
+fn every_boundary_of_a_bound_yield_s_loop_leads_back() {
     let bound = Body::Yield(Yield::Bound {
         cost: COST / 4,
         own_base: false,
     });
-    step_through(bound, 0x626f_756e, |turns| as_context(turns, 0));
+    step_through(bound, 0x626f_756e, |harness| as_context(harness, 0));
 }
 
 /// The cost lets many iterations be charged together, so iterations are copied.
 #[test]
-fn so_does_that_of_iterations_that_follow_each_other_at_once() {
+fn every_boundary_of_copied_iterations_leads_back() {
     let (cost, own_base) = (4, false);
     let bound = Body::Yield(Yield::Bound { cost, own_base });
-    if let Some(counts) = step_through(bound, 0x636f_7079, |turns| as_context(turns, 0)) {
+    if let Some(counts) = step_through(bound, 0x636f_7079, |harness| as_context(harness, 0)) {
         let copied = counts.copied;
         assert!(copied > 3, "{copied} loops with laps behind each other");
     }

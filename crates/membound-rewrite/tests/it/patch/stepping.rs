@@ -160,8 +160,8 @@ fn listen() {
         let mut action = before;
         action.sa_sigaction = on_trap as *const () as usize;
         // SAFETY: the action is initialised; the handler passes on what is not its own.
-        let done = unsafe { libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()) };
-        assert_eq!(done, 0);
+        let result = unsafe { libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()) };
+        assert_eq!(result, 0);
     });
 }
 

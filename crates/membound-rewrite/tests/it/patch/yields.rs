@@ -61,7 +61,7 @@ impl DerefMut for OwnRunQueue {
 }
 
 /// A run queue with foreign code on its other side, which exists as long as this value.
-pub(super) struct Turns {
+pub(super) struct RunQueueHarness {
     pub(super) run_queue: OwnRunQueue,
     pub(super) contexts: Box<[Context; 2]>,
     /// Kept alive because they are executed or used as stacks.
@@ -70,14 +70,14 @@ pub(super) struct Turns {
     /// Number of times that foreign code ran.
     visits: Box<u64>,
     /// Number of programs in which foreign code ran.
-    visited: u32,
-    /// Sum of the run queue's `turns` over all programs.
-    counted: u64,
+    programs_with_visits: u32,
+    /// Sum of the run queue's `harness` over all programs.
+    slices: u64,
     /// Number of programs at whose end `fs` had a context's base, and how many of those ran foreign code.
     borrowed: (u32, u32),
 }
 
-impl Turns {
+impl RunQueueHarness {
     /// `None`, after reporting a skipped test, if programs may not set the base of `gs`.
     pub(super) fn new() -> Option<Self> {
         const AT_HWCAP2: u64 = 26;
@@ -100,8 +100,8 @@ impl Turns {
             _code: Vec::new(),
             _stack: vec![0; 1 << 16],
             visits: Box::default(),
-            visited: 0,
-            counted: 0,
+            programs_with_visits: 0,
+            slices: 0,
             borrowed: (0, 0),
         })
     }
@@ -116,7 +116,7 @@ impl Turns {
     }
 
     /// The run queue as patched code left it.
-    fn seen(&self) -> RunQueue {
+    fn read_run_queue(&self) -> RunQueue {
         // SAFETY: patched code writes the box behind the compiler's back.
         unsafe { std::ptr::read_volatile(self.run_queue()) }
     }
@@ -255,24 +255,28 @@ type Bodies<'a> = &'a dyn Fn(&mut Random) -> Body;
 
 /// Runs random programs patched with `body`, with foreign code as set up by `prepare` for each run; returns
 /// the state after the last one.
-fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turns> {
+fn run_among(
+    body: Body,
+    seed: u64,
+    prepare: impl Fn(&mut RunQueueHarness),
+) -> Option<RunQueueHarness> {
     run_mixed(body, None, seed, prepare)
 }
 
-/// As [`run_among`]; `others` may give single sites another body than `body`.
+/// As [`run_among`]; `other_body` may give single sites another body than `body`.
 fn run_mixed(
     body: Body,
-    others: Option<Bodies<'_>>,
+    other_body: Option<Bodies<'_>>,
     seed: u64,
-    prepare: impl Fn(&mut Turns),
-) -> Option<Turns> {
+    prepare: impl Fn(&mut RunQueueHarness),
+) -> Option<RunQueueHarness> {
     let mut machine = Machine::new();
     let mut random = Random::new(seed);
     let pool = Pool::find(&mut machine, &mut random);
     let mut lab = Lab::new();
-    let mut turns = Turns::new()?;
-    prepare(&mut turns);
-    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
+    let mut harness = RunQueueHarness::new()?;
+    prepare(&mut harness);
+    let (run_queue, contexts) = (*harness.run_queue, *harness.contexts);
     let mut planted = 0;
     for round in 0..150 {
         let length = 5 + random.below(40) as usize;
@@ -280,51 +284,55 @@ fn run_mixed(
         let code = code_of(&program, lab.text(), &mut random);
         let (state, memory) = lab::beginning(&machine, &mut random);
         lab.load(&code);
-        let expected = turns.on_run_queue(|| {
+        let expected = harness.on_run_queue(|| {
             // Some programs read the base of `gs`.
             lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
         });
         let mut options: Options = options(body, &mut random);
         lab.patch(&code, &options, Jumps::Planted);
-        if let Some(others) = others {
+        if let Some(other_body) = other_body {
             let sites = |lab: &Lab| -> Vec<(u64, bool)> {
                 let sites = lab.plan.as_ref().unwrap().sites();
                 sites.map(|it| (it.address, it.number.is_ok())).collect()
             };
             let alike = sites(&lab);
             for &(address, _) in &alike {
-                options.bodies.push((address, others(&mut random)));
+                options.bodies.push((address, other_body(&mut random)));
             }
             lab.patch(&code, &options, Jumps::Planted);
             assert_eq!(sites(&lab), alike, "{round}");
         }
         planted += lab.planted().iter().filter(|planted| **planted).count();
-        let visits = turns.visits();
-        *turns.run_queue = run_queue;
-        *turns.contexts = contexts;
-        let after = turns
+        let visits = harness.visits();
+        *harness.run_queue = run_queue;
+        *harness.contexts = contexts;
+        let after = harness
             .on_run_queue(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
         lab::assert_same(&expected, &after, &format!("{round} {body:?} {program:?}"));
-        let seen = turns.seen();
-        turns.visited += u32::from(turns.visits() > visits);
-        turns.counted += seen.turns.wrapping_sub(run_queue.turns);
-        assert_eq!(seen.owner, run_queue.owner);
+        let after_run = harness.read_run_queue();
+        harness.programs_with_visits += u32::from(harness.visits() > visits);
+        harness.slices += after_run.turns.wrapping_sub(run_queue.turns);
+        assert_eq!(after_run.owner, run_queue.owner);
         if run_queue.current == 0 {
-            assert_eq!((seen.current, seen.selector), (0, 0));
+            assert_eq!((after_run.current, after_run.selector), (0, 0));
         }
-        assert!([0, turns.context(0)].contains(&seen.borrowed));
-        if seen.borrowed != 0 {
-            turns.borrowed.0 += 1;
-            turns.borrowed.1 += u32::from(turns.visits() > visits);
+        assert!([0, harness.context(0)].contains(&after_run.borrowed));
+        if after_run.borrowed != 0 {
+            harness.borrowed.0 += 1;
+            harness.borrowed.1 += u32::from(harness.visits() > visits);
         }
     }
     assert!(planted > 1000, "{planted} sites");
-    Some(turns)
+    Some(harness)
 }
 
 /// Number of times that foreign code ran.
-fn among_clobbering_contexts(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<u64> {
-    run_among(body, seed, prepare).map(|turns| turns.visits())
+fn among_clobbering_contexts(
+    body: Body,
+    seed: u64,
+    prepare: impl Fn(&mut RunQueueHarness),
+) -> Option<u64> {
+    run_among(body, seed, prepare).map(|harness| harness.visits())
 }
 
 /// The word at `fs:0`: the thread pointer.
@@ -338,49 +346,50 @@ pub(super) fn thread_pointer() -> u64 {
 }
 
 #[test]
-fn a_primary_is_the_same_after_each_turn() {
-    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x7969_656c, |turns| {
-        let resume = turns.clobbering_code(ClobberingCode::Context);
-        as_thread(turns, resume);
-        turns.run_queue.span = 1234;
+fn a_primary_is_unchanged_after_each_slice() {
+    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x7969_656c, |harness| {
+        let resume = harness.clobbering_code(ClobberingCode::Context);
+        as_thread(harness, resume);
+        harness.run_queue.span = 1234;
     });
     assert!(visits.is_none_or(|visits| visits > 1000), "{visits:?}");
 }
 
 #[test]
-fn a_wish_that_came_after_its_answer_is_passed() {
-    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6173_6b65, |turns| {
-        turns.run_queue.next = membound_wire::ASK;
-        turns.run_queue.owner = thread_pointer();
+fn a_request_after_its_answer_is_ignored() {
+    let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6173_6b65, |harness| {
+        harness.run_queue.next = membound_wire::ASK;
+        harness.run_queue.owner = thread_pointer();
     });
     assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
 }
 
 #[test]
-fn an_empty_run_queue_and_another_thread_s_are_passed() {
+fn yields_pass_empty_and_foreign_run_queues() {
     for (next, owner) in [(false, true), (true, false)] {
-        let visits = among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6e6f_626f, |turns| {
-            let resume = turns.clobbering_code(ClobberingCode::Context);
-            turns.contexts[0] = Context {
-                stack: turns.stack(),
-                resume,
-                next: turns.context(0),
-                ..Context::default()
-            };
-            turns.run_queue.next = if next { turns.context(0) } else { 0 };
-            turns.run_queue.owner = if owner { thread_pointer() } else { 1 };
-        });
+        let visits =
+            among_clobbering_contexts(Body::Yield(Yield::Primary), 0x6e6f_626f, |harness| {
+                let resume = harness.clobbering_code(ClobberingCode::Context);
+                harness.contexts[0] = Context {
+                    stack: harness.stack(),
+                    resume,
+                    next: harness.context(0),
+                    ..Context::default()
+                };
+                harness.run_queue.next = if next { harness.context(0) } else { 0 };
+                harness.run_queue.owner = if owner { thread_pointer() } else { 1 };
+            });
         assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
     }
 }
 
 #[test]
-fn a_line_that_was_yielded_for_lately_is_passed() {
-    let Some(mut turns) = Turns::new() else {
+fn a_line_of_a_recent_yield_is_passed() {
+    let Some(mut harness) = RunQueueHarness::new() else {
         return;
     };
-    let resume = turns.clobbering_code(ClobberingCode::Context);
-    as_thread(&mut turns, resume);
+    let resume = harness.clobbering_code(ClobberingCode::Context);
+    as_thread(&mut harness, resume);
     let mut machine = Machine::new();
     let mut random = Random::new(0x7265_6365);
     let mut lab = Lab::new();
@@ -397,8 +406,8 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
     let (mut state, memory) = lab::beginning(&machine, &mut random);
     let line = state.gpr(Gpr::RSP) & !63;
     state.set_gpr(Gpr::RDI, line);
-    let (run_queue, contexts) = (*turns.run_queue, *turns.contexts);
-    let mut visits = |turns: &mut Turns, without: &[YieldPart]| {
+    let (run_queue, contexts) = (*harness.run_queue, *harness.contexts);
+    let mut visits = |harness: &mut RunQueueHarness, without: &[YieldPart]| {
         let mut options = Options {
             accesses: Accesses::Loads,
             without: without.to_vec(),
@@ -408,62 +417,62 @@ fn a_line_that_was_yielded_for_lately_is_passed() {
         let sites = lab.plan.as_ref().unwrap().sites();
         options.recalled = sites.map(|site| site.address).collect();
         lab.patch(&code, &options, Jumps::Planted);
-        *turns.run_queue = run_queue;
-        *turns.contexts = contexts;
-        let before = turns.visits();
-        let ran = turns
+        *harness.run_queue = run_queue;
+        *harness.contexts = contexts;
+        let before = harness.visits();
+        let ran = harness
             .on_run_queue(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
         assert!(ran.0.is_ok(), "{ran:?}");
-        turns.visits() - before
+        harness.visits() - before
     };
-    assert_eq!(visits(&mut turns, &[]), 2);
-    assert_eq!(visits(&mut turns, &[]), 0);
-    assert_eq!(visits(&mut turns, &[YieldPart::Recency]), 4);
-    turns.forget();
-    assert_eq!(visits(&mut turns, &[]), 2);
+    assert_eq!(visits(&mut harness, &[]), 2);
+    assert_eq!(visits(&mut harness, &[]), 0);
+    assert_eq!(visits(&mut harness, &[YieldPart::Recency]), 4);
+    harness.forget();
+    assert_eq!(visits(&mut harness, &[]), 2);
 }
 
 /// Rounding mode of foreign code: towards zero, all exceptions masked.
 pub(super) const ROUNDING: u64 = 0x0f7f_0000_7f80;
 
 /// The program is the primary; the ring has one context, which resumes at `resume`.
-pub(super) fn as_thread(turns: &mut Turns, resume: u64) {
-    turns.contexts[0] = Context {
-        stack: turns.stack(),
+pub(super) fn as_thread(harness: &mut RunQueueHarness, resume: u64) {
+    harness.contexts[0] = Context {
+        stack: harness.stack(),
         resume,
-        next: turns.context(0),
+        next: harness.context(0),
         rounding: ROUNDING,
         ..Context::default()
     };
-    turns.run_queue.next = turns.context(0);
-    turns.run_queue.owner = thread_pointer();
+    harness.run_queue.next = harness.context(0);
+    harness.run_queue.owner = thread_pointer();
 }
 
 /// The program is a scavenger; the thread is foreign code that gives it this credit.
-pub(super) fn as_context(turns: &mut Turns, credit: i32) {
-    let thread = turns.clobbering_code(ClobberingCode::Thread(credit));
-    let other = turns.clobbering_code(ClobberingCode::Other);
-    turns.contexts[1] = Context {
-        stack: turns.stack() - 4096,
+pub(super) fn as_context(harness: &mut RunQueueHarness, credit: i32) {
+    let thread = harness.clobbering_code(ClobberingCode::Thread(credit));
+    let other = harness.clobbering_code(ClobberingCode::Other);
+    harness.contexts[1] = Context {
+        stack: harness.stack() - 4096,
         resume: other,
         rounding: ROUNDING,
-        next: turns.context(0),
+        next: harness.context(0),
         ..Context::default()
     };
-    turns.contexts[0].next = turns.context(1);
-    turns.contexts[0].fs = thread_pointer();
-    turns.run_queue.current = turns.context(0);
+    harness.contexts[0].next = harness.context(1);
+    harness.contexts[0].fs = thread_pointer();
+    harness.run_queue.current = harness.context(0);
     // 0, as when the agent wants the thread to call it; a scavenger's yields must ignore it.
-    turns.run_queue.owner = 0;
-    turns.run_queue.base = thread_pointer();
-    turns.run_queue.credit = credit;
-    turns.run_queue.stack = turns.stack();
-    turns.run_queue.resume = thread;
-    turns.run_queue.rounding = ROUNDING;
+    harness.run_queue.owner = 0;
+    harness.run_queue.base = thread_pointer();
+    harness.run_queue.credit = credit;
+    harness.run_queue.stack = harness.stack();
+    harness.run_queue.resume = thread;
+    harness.run_queue.rounding = ROUNDING;
 }
 
 #[test]
-fn a_context_is_the_same_after_each_turn_of_the_thread() {
+fn a_context_is_unchanged_after_the_thread_ran() {
     let cost = COST;
     for (own_base, misses) in [(false, false), (false, true), (true, false), (true, true)] {
         let body = if misses {
@@ -472,15 +481,15 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
             Yield::Bound { cost, own_base }
         };
         let body = Body::Yield(body);
-        let always = among_clobbering_contexts(body, 0x626f_756e, |turns| {
-            as_context(turns, 0);
+        let always = among_clobbering_contexts(body, 0x626f_756e, |harness| {
+            as_context(harness, 0);
             // Every context had its turn, so the thread continues.
-            turns.run_queue.first = turns.context(1);
+            harness.run_queue.first = harness.context(1);
         });
-        let seldom = among_clobbering_contexts(body, 0x626f_756e, |turns| {
-            as_context(turns, 4 * i32::from(COST));
-            turns.run_queue.first = turns.context(0);
-            turns.contexts[0].next = turns.context(0);
+        let seldom = among_clobbering_contexts(body, 0x626f_756e, |harness| {
+            as_context(harness, 4 * i32::from(COST));
+            harness.run_queue.first = harness.context(0);
+            harness.contexts[0].next = harness.context(0);
         });
         let (Some(always), Some(seldom)) = (always, seldom) else {
             return;
@@ -496,50 +505,56 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
 }
 
 #[test]
-fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
+fn a_context_that_misses_yields_before_its_credit_is_used_up() {
     let body = Body::Yield(Yield::Miss {
         cost: COST,
         own_base: false,
     });
-    let others = among_clobbering_contexts(body, 0x6d69_7373, |turns| {
-        as_context(turns, i32::MAX / 2);
-        turns.run_queue.resume = 0;
+    let other_body = among_clobbering_contexts(body, 0x6d69_7373, |harness| {
+        as_context(harness, i32::MAX / 2);
+        harness.run_queue.resume = 0;
     });
-    assert!(others.is_none_or(|others| others > 1000), "{others:?}");
+    assert!(
+        other_body.is_none_or(|other_body| other_body > 1000),
+        "{other_body:?}"
+    );
 }
 
 #[test]
-fn a_context_alone_on_its_own_thread_counts_its_loads_and_goes_on() {
+fn a_context_on_its_home_thread_counts_its_loads_and_continues() {
     let body = Body::Yield(Yield::Miss {
         cost: COST,
         own_base: false,
     });
-    let turns = run_among(body, 0x616c_6f6e, |turns| {
-        as_context(turns, 0);
-        turns.run_queue.alone = 1;
+    let harness = run_among(body, 0x616c_6f6e, |harness| {
+        as_context(harness, 0);
+        harness.run_queue.alone = 1;
     });
-    let Some(turns) = turns else { return };
-    assert_eq!(turns.visits(), 0);
-    let (seen, context) = (turns.seen(), turns.contexts[0]);
-    assert!(turns.counted > 1000, "{}", turns.counted);
-    assert_eq!((seen.credit, context.yields, context.resume), (0, 0, 0));
+    let Some(harness) = harness else { return };
+    assert_eq!(harness.visits(), 0);
+    let (after_run, context) = (harness.read_run_queue(), harness.contexts[0]);
+    assert!(harness.slices > 1000, "{}", harness.slices);
+    assert_eq!(
+        (after_run.credit, context.yields, context.resume),
+        (0, 0, 0)
+    );
 }
 
 #[test]
-fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
+fn a_context_that_missed_skips_the_set_number_of_slices() {
     let own_base = true;
     let visits = [0, 1, 3].map(|skips| {
         let cost = COST;
         let body = Body::Yield(Yield::Miss { cost, own_base });
-        let visits = among_clobbering_contexts(body, 0x736b_6970, |turns| {
-            as_context(turns, 0);
-            turns.run_queue.skips = skips;
+        let visits = among_clobbering_contexts(body, 0x736b_6970, |harness| {
+            as_context(harness, 0);
+            harness.run_queue.skips = skips;
         });
         // A bound yield before a load prefetches too.
         let body = Body::Yield(Yield::Bound { cost, own_base });
-        let bounds = among_clobbering_contexts(body, 0x736b_6970, |turns| {
-            as_context(turns, 0);
-            turns.run_queue.skips = skips;
+        let bounds = among_clobbering_contexts(body, 0x736b_6970, |harness| {
+            as_context(harness, 0);
+            harness.run_queue.skips = skips;
         });
         (visits, bounds)
     });
@@ -560,57 +575,60 @@ fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
 }
 
 #[test]
-fn a_turn_is_skipped_where_it_began_with_who_skips_it() {
+fn a_skipped_slice_is_not_timed_if_the_context_began_it() {
     let own_base = false;
     let body = Body::Yield(Yield::Miss {
         cost: COST,
         own_base,
     });
     for index in [0, 1] {
-        let turns = run_among(body, 0x6669_7273, |turns| {
-            as_context(turns, 0);
-            turns.run_queue.skips = 1;
-            turns.run_queue.begun = 7;
-            turns.run_queue.first = turns.context(index);
+        let harness = run_among(body, 0x6669_7273, |harness| {
+            as_context(harness, 0);
+            harness.run_queue.skips = 1;
+            harness.run_queue.begun = 7;
+            harness.run_queue.first = harness.context(index);
         });
-        let Some(turns) = turns else { return };
-        assert!(turns.visits() > 1000);
+        let Some(harness) = harness else { return };
+        assert!(harness.visits() > 1000);
         // The last program executes a yield as well.
-        assert_eq!(turns.seen().begun, if index == 0 { 0 } else { 7 });
+        assert_eq!(
+            harness.read_run_queue().begun,
+            if index == 0 { 0 } else { 7 }
+        );
     }
 }
 
 #[test]
-fn a_context_has_its_own_base_where_it_asks_for_it() {
+fn a_context_has_its_own_base_behind_a_base_yield() {
     let body = Body::Yield(Yield::Base);
-    let turns = run_among(body, 0x6261_7365, |turns| {
-        as_context(turns, 0);
+    let harness = run_among(body, 0x6261_7365, |harness| {
+        as_context(harness, 0);
     });
-    if let Some(turns) = turns {
-        assert_eq!(turns.visits(), 0);
-        assert!(turns.borrowed.0 > 50, "{:?}", turns.borrowed);
+    if let Some(harness) = harness {
+        assert_eq!(harness.visits(), 0);
+        assert!(harness.borrowed.0 > 50, "{:?}", harness.borrowed);
     }
 }
 
 #[test]
-fn the_thread_has_its_own_base_again_when_its_turn_comes() {
+fn the_thread_has_its_own_base_when_it_resumes() {
     let body = Body::Yield(Yield::Bound {
         cost: COST,
         own_base: false,
     });
-    let turns = run_among(body, 0x6f77_6e65, |turns| {
-        as_context(turns, 0);
-        turns.run_queue.borrowed = turns.context(0);
+    let harness = run_among(body, 0x6f77_6e65, |harness| {
+        as_context(harness, 0);
+        harness.run_queue.borrowed = harness.context(0);
     });
-    if let Some(turns) = turns {
-        assert!(turns.visits() > 1000);
+    if let Some(harness) = harness {
+        assert!(harness.visits() > 1000);
         // Some programs execute no yield.
-        assert_eq!(turns.borrowed.1, 0);
+        assert_eq!(harness.borrowed.1, 0);
     }
 }
 
 #[test]
-fn a_context_that_needs_it_has_its_own_base_as_soon_as_it_comes_back() {
+fn a_context_with_own_base_has_it_when_it_resumes() {
     let cost = COST;
     let own_base = true;
     for what in [
@@ -620,19 +638,23 @@ fn a_context_that_needs_it_has_its_own_base_as_soon_as_it_comes_back() {
         for credit in [0, i32::MAX / 2] {
             // With credit left, only a miss yield leaves, for the next context.
             let leaves = credit == 0 || matches!(what, Yield::Miss { .. });
-            let turns = run_among(Body::Yield(what), 0x6561_6765, |turns| {
-                as_context(turns, credit);
+            let harness = run_among(Body::Yield(what), 0x6561_6765, |harness| {
+                as_context(harness, credit);
             });
-            let Some(turns) = turns else { return };
-            assert_eq!(turns.visited > 50, leaves, "{what:?}");
-            assert_eq!(turns.borrowed, (turns.visited, turns.visited), "{what:?}");
+            let Some(harness) = harness else { return };
+            assert_eq!(harness.programs_with_visits > 50, leaves, "{what:?}");
+            assert_eq!(
+                harness.borrowed,
+                (harness.programs_with_visits, harness.programs_with_visits),
+                "{what:?}"
+            );
         }
     }
 }
 
 #[test]
 fn sites_of_one_program_have_bodies_of_their_own() {
-    let others = |random: &mut Random| {
+    let other_body = |random: &mut Random| {
         let cost = 1 + random.below(200) as u16;
         let own_base = random.one_in(2);
         Body::Yield(match random.below(3) {
@@ -642,13 +664,17 @@ fn sites_of_one_program_have_bodies_of_their_own() {
         })
     };
     let body = Body::Yield(Yield::Base);
-    let turns = run_mixed(body, Some(&others), 0x6d69_7865, |turns| {
-        as_context(turns, i32::from(COST));
+    let harness = run_mixed(body, Some(&other_body), 0x6d69_7865, |harness| {
+        as_context(harness, i32::from(COST));
     });
-    if let Some(turns) = turns {
-        assert!(turns.visits() > 500, "{}", turns.visits());
+    if let Some(harness) = harness {
+        assert!(harness.visits() > 500, "{}", harness.visits());
         // Some programs end after a plain yield, others after a `Base` or a yield that sets the base.
-        assert!(turns.borrowed.0 > 20, "{:?}", turns.borrowed);
-        assert!(turns.visited > turns.borrowed.1, "{:?}", turns.borrowed);
+        assert!(harness.borrowed.0 > 20, "{:?}", harness.borrowed);
+        assert!(
+            harness.programs_with_visits > harness.borrowed.1,
+            "{:?}",
+            harness.borrowed
+        );
     }
 }

@@ -33,7 +33,7 @@ fn run_with(kind: ModuleKind, path: &str, unseen: f64, waited: f64) -> RunData {
 }
 
 #[test]
-fn a_program_of_jit_code_is_not_said_to_compute() {
+fn a_program_of_jit_code_is_not_reported_as_computing() {
     let profile = views(&run_with(ModuleKind::Jit, "[jit]", 1.9, 0.0)).profile;
     let bound = profile.memory_bound;
     assert_eq!(bound.fraction, 0.0);
@@ -58,7 +58,7 @@ fn a_program_of_jit_code_is_not_said_to_compute() {
 }
 
 #[test]
-fn a_32_bit_program_is_not_said_to_compute() {
+fn a_32_bit_program_is_not_reported_as_computing() {
     let mut run = run_with(ModuleKind::File, "/opt/old", 1.9, 0.0);
     run.gaps.push(Gap {
         about: Gap::UNSEEN_CODE.to_owned(),
@@ -81,11 +81,11 @@ fn a_32_bit_program_is_not_said_to_compute() {
 
 #[test]
 fn unseen_code_beside_known_stalls_widens_the_interval_upwards_only() {
-    let seen = views(&run_with(ModuleKind::Jit, "[jit]", 0.0, 1.0)).profile;
+    let only_jit = views(&run_with(ModuleKind::Jit, "[jit]", 0.0, 1.0)).profile;
     let both = views(&run_with(ModuleKind::Jit, "[jit]", 0.5, 1.0)).profile;
-    let (seen, bound) = (seen.memory_bound, both.memory_bound);
-    assert!((bound.fraction - seen.fraction).abs() < 0.02);
-    assert!((bound.low - seen.low).abs() < 0.02);
+    let (only_jit, bound) = (only_jit.memory_bound, both.memory_bound);
+    assert!((bound.fraction - only_jit.fraction).abs() < 0.02);
+    assert!((bound.low - only_jit.low).abs() < 0.02);
     assert!(bound.high > bound.fraction + 0.24, "{bound:?}");
     let first = &both.findings[0];
     assert_eq!(first.kind, InsightKind::MemoryBound);

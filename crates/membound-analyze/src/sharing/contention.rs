@@ -10,8 +10,8 @@ use super::evidence::{Basis, Line, Sources, lines};
 use super::judge::{Conflict, Contention, judge};
 use crate::Thresholds;
 use crate::machine::Machine;
+use crate::recorded_accesses::{Counts, RecordedAccesses};
 use crate::tally::Waits;
-use crate::touches::{Counts, RecordedAccesses};
 
 /// All contended lines of a run.
 #[derive(Debug)]

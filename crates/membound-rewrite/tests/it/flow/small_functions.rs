@@ -191,7 +191,7 @@ fn what_an_unwinder_needs_is_alive_where_nothing_returns() {
 }
 
 #[test]
-fn a_loop_without_end_owes_the_frames_above() {
+fn a_loop_without_end_keeps_the_state_of_its_callers_alive() {
     let code = function(|a| {
         let mut top = a.create_label();
         a.set_label(&mut top).unwrap();
@@ -257,7 +257,7 @@ fn red_zone(emit: impl FnOnce(&mut CodeAssembler)) -> bool {
 }
 
 #[test]
-fn the_red_zone_is_seen() {
+fn the_red_zone_is_detected() {
     assert!(red_zone(|a| {
         a.mov(qword_ptr(rsp - 8), rdi).unwrap();
         a.mov(rax, qword_ptr(rsp - 8)).unwrap();
@@ -341,7 +341,7 @@ fn stack_usable(emit: impl FnOnce(&mut CodeAssembler)) -> bool {
 }
 
 #[test]
-fn stacks_are_told_from_other_uses_of_rsp() {
+fn stacks_are_distinguished_from_other_uses_of_rsp() {
     assert!(stack_usable(|a| {
         a.push(rbp).unwrap();
         a.mov(rbp, rsp).unwrap();
@@ -528,7 +528,7 @@ fn definitions_are_found_over_joins_and_loops() {
 }
 
 #[test]
-fn accesses_are_told_from_addresses() {
+fn accesses_are_distinguished_from_addresses() {
     let code = function(|a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.mov(qword_ptr(rdi), rax).unwrap();

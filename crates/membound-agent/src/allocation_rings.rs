@@ -8,9 +8,9 @@ use membound_wire::{
     Allocations,
 };
 
-use crate::keep::Thread;
+use crate::thread_table::Thread;
 use crate::words::{word32, word64};
-use crate::{assembly, sys, told_blocks};
+use crate::{assembly, reported_blocks, sys};
 
 /// Address of the memory; 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Writes the event, or counts it as lost; returns whether it was written.
-    pub(crate) fn tell(self, thread: &Thread, event: &Event) -> bool {
+    pub(crate) fn report(self, thread: &Thread, event: &Event) -> bool {
         let Some(place) = self.place_of(thread) else {
             self.word(offset_of!(Allocations, homeless))
                 .fetch_add(1, Ordering::Relaxed);
@@ -119,16 +119,16 @@ impl Shared {
     /// The level for the thread now: the launcher's, or a higher one if the ring or the set of blocks fills
     /// up faster than it is emptied.
     pub(crate) fn level(self, thread: &Thread) -> u32 {
-        let wanted = self.set_level();
+        let level = self.set_level();
         let ring = self.place_of(thread).map_or(0, |place| {
             used(place).saturating_mul(16) / ALLOCATION_RECORDS as u64
         });
-        let fullest = ring.max(u64::from(told_blocks::sixteenths()));
+        let fullest = ring.max(u64::from(reported_blocks::sixteenths()));
         let least = PRESSURE
             .iter()
             .find(|(sixteenths, _)| fullest >= *sixteenths)
             .map_or(0, |(_, level)| *level);
-        wanted.max(least)
+        level.max(least)
     }
 
     /// The thread's ring, or one that it shares; `None` when there are none.
@@ -248,12 +248,12 @@ fn write(ring: usize, index: u64, event: &Event) {
     long(offset_of!(AllocationRecord, address), event.address);
     long(offset_of!(AllocationRecord, size), event.size);
     word32(at + offset_of!(AllocationRecord, chain)).store(event.chain, Ordering::Relaxed);
-    let what = AllocationWhat {
+    let record = AllocationWhat {
         function: event.function,
         kind: event.kind as u8,
         level: event.level as u8,
         lap: AllocationWhat::lap_of(index),
     };
     // Last, with Release: it marks the record complete.
-    word32(at + offset_of!(AllocationRecord, what)).store(what.packed(), Ordering::Release);
+    word32(at + offset_of!(AllocationRecord, what)).store(record.packed(), Ordering::Release);
 }

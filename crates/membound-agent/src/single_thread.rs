@@ -78,10 +78,10 @@ fn names_own_threads(path: &[u8], process: u32) -> bool {
     if parts.next() != Some(b"task") {
         return false;
     }
-    parts.next().is_some_and(|whose| {
-        whose == b"self"
-            || (whose.iter().all(u8::is_ascii_digit)
-                && memory::number(whose) == Some(u64::from(process)))
+    parts.next().is_some_and(|owner| {
+        owner == b"self"
+            || (owner.iter().all(u8::is_ascii_digit)
+                && memory::number(owner) == Some(u64::from(process)))
     })
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_process_s_own_threads_are_meant() {
+    fn only_the_process_s_own_threads_match() {
         for (path, expected) in [
             ("/proc/self/task", true),
             ("self/task/", true),

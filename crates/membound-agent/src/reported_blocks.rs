@@ -32,7 +32,7 @@ const STRETCH_BITS: u32 = 8;
 /// Bits of addresses.
 const ADDRESS_BITS: u32 = 47;
 /// Flags of a word: it holds an address; that address is on its second line.
-const TAKEN: u32 = 1 << 31;
+const OCCUPIED: u32 = 1 << 31;
 const ELSEWHERE: u32 = 1 << 30;
 const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
 
@@ -52,8 +52,8 @@ pub(crate) fn prepare() -> Result<(), Errno> {
     }
     let table = Scratch::untouched(LINES * WORDS * WORD_BYTES, Protection::ReadWrite)?;
     let address = table.address();
-    let made = SET.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
-    if made.is_ok() {
+    let installed = SET.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
+    if installed.is_ok() {
         table.keep();
     }
     Ok(())
@@ -73,7 +73,7 @@ fn lines(address: u64) -> Option<[(usize, u32); 2]> {
     let line = (address >> STRETCH_BITS) as usize % LINES;
     let upper = (address >> STRETCH_BITS >> LINES.ilog2()) as u32;
     let low = address as u32 & ((1 << STRETCH_BITS) - 1);
-    let word = upper << STRETCH_BITS | low | TAKEN;
+    let word = upper << STRETCH_BITS | low | OCCUPIED;
     // Line and word together determine the address, for both lines.
     let other = line ^ ((upper.wrapping_mul(0x9e37_79b1) >> 8 | 1) as usize % LINES);
     let at = |line: usize| set + line * WORDS * WORD_BYTES;
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_in_is_taken_out_once() {
+    fn an_inserted_address_is_removed_once() {
         assert!(prepare().is_ok());
         for step in [8, 16, 48, 4096, 1 << 20] {
             let blocks = || (1..60_000).map(move |block| 0x7f00_0000_0000 + block * step);

@@ -9,19 +9,19 @@ use crate::{areas, memory};
 
 /// A thread that was interrupted in a trampoline, or in the agent when a trampoline had called it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stand {
+pub(crate) struct Interrupted {
     /// The registers that the original program would have.
     pub(crate) original: State,
-    /// Address in the trampoline at which the thread goes on with these registers; `None` inside the agent,
+    /// Address in the trampoline at which the thread continues with these registers; `None` inside the agent,
     /// which must finish its call first.
     pub(crate) resume: Option<u64>,
     /// The thread's registers in the trampoline, or when the trampoline called the agent.
     within: State,
 }
 
-impl Stand {
+impl Interrupted {
     /// True if a thread at `ip` executes code that the original program does not have.
-    pub(crate) fn is_beside(&self, ip: u64) -> bool {
+    pub(crate) fn is_in_added_code(&self, ip: u64) -> bool {
         self.resume != Some(ip)
     }
 
@@ -30,7 +30,7 @@ impl Stand {
     pub(crate) fn put_vectors(&self, context: usize) {
         if let Some(area) = areas::find(self.within.ip) {
             // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
-            // stack is there until the thread goes on in it.
+            // stack is there until the thread continues in it.
             unsafe { vectors::put(context, area.vectors_of(&self.within)) };
         }
     }
@@ -38,18 +38,18 @@ impl Stand {
 
 /// Finds the place of a thread that `signal` interrupted with these registers. `None` in the program's own
 /// code, and in the agent if no trampoline has called it.
-pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
+pub(crate) fn find(signal: u64, found: &State) -> Option<Interrupted> {
     let inside = inside::interrupted(found);
     let of = |state: &State| areas::find(state.ip)?.original_of(state);
-    // Inside the agent: the registers that the trampoline had at its call, which goes on afterwards.
+    // Inside the agent: the registers that the trampoline had at its call, which continues afterwards.
     let state = match inside {
         Some(Inside::Called(frame)) => found.of_call(frame, |address| {
-            // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
+            // SAFETY: it is stack at or above the stack pointer of a thread that continues only
             // when its handler, which is running now, has returned.
             Some(unsafe { memory::get(address as usize) })
         })?,
         Some(Inside::Wrapped(state)) => {
-            return Some(Stand {
+            return Some(Interrupted {
                 // Behind the call there is usually the caller's own code.
                 original: of(&state).map_or(state, |original| original.state),
                 resume: None,
@@ -63,7 +63,7 @@ pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
         within.ip = island_target(signal, state.ip)?;
         of(&within)
     })?;
-    Some(Stand {
+    Some(Interrupted {
         original: original.state,
         resume: original.resume.filter(|_| inside.is_none()),
         within,

@@ -61,9 +61,9 @@ fn on(run: &RunData, other: &MachineProfile) -> (Profile, Elsewhere) {
         ..Options::default()
     };
     let mut profile = analyze(run, &options).profile;
-    let told = profile.elsewhere.pop();
-    let told = told.unwrap_or_else(|| panic!("{:?}", profile.missing));
-    (profile, told)
+    let prediction = profile.elsewhere.pop();
+    let prediction = prediction.unwrap_or_else(|| panic!("{:?}", profile.missing));
+    (profile, prediction)
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
 }
 
 #[test]
-fn computing_goes_by_the_clock_and_the_interval_holds_the_first_cache() {
+fn computing_scales_with_the_clock_and_the_interval_includes_the_first_cache() {
     let run = chase_and_compute();
     // Half of the clock, and a first cache with a latency of one cycle less: 1.6 times as long.
     let other = with_latency(with_clock(machine(), 0.5), "L1", 1.6);
@@ -123,7 +123,7 @@ fn computing_goes_by_the_clock_and_the_interval_holds_the_first_cache() {
 }
 
 #[test]
-fn without_a_clock_the_speed_of_computing_is_not_scaled_and_that_is_said() {
+fn without_a_clock_computing_is_not_scaled_and_the_reason_is_reported() {
     let run = chase_and_compute();
     let (_, there) = on(&run, &with_clock(machine(), 0.0));
     let why = there.compute_ratio.why_missing().unwrap();

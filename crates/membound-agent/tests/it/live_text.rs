@@ -163,7 +163,7 @@ impl Running {
     }
 
     fn finish(mut self) -> String {
-        self.session.tell("stop");
+        self.session.write_line("stop");
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         let status = self.session.child.wait().unwrap();
@@ -248,8 +248,8 @@ fn spinning_threads_are_not_stopped_for_one_that_blocks_all_signals() {
         let (reply, _) = running.edit(&running.edit);
         assert_ne!(reply.errno, 0);
     }
-    let still = never_slept(pid);
-    assert!(spinning.is_subset(&still), "{spinning:?} {still:?}");
+    let sleepless = never_slept(pid);
+    assert!(spinning.is_subset(&sleepless), "{spinning:?} {sleepless:?}");
     assert_eq!(running.finish(), RIGHT);
 }
 

@@ -11,44 +11,44 @@
 use membound_model::stall::{ByLevel, Served};
 use membound_types::{Basis, Elsewhere, Figure, LevelKind, MachineProfile, Outcome};
 
+use super::burst_traffic::{BurstTraffic, SiteTraffic, busy};
 use super::caches::Caches;
-use super::moves::{BurstTraffic, SiteTraffic, busy};
 use super::pieces::Bursts;
 use super::rates::Rates;
 use crate::context::Context;
 use crate::rows;
 
-/// Average cost beyond a hit, as a share of the hit's latency, below which the model says nothing about a
+/// Average cost beyond a hit, as a share of the hit's latency, below which the model does not apply to a
 /// site's stall.
 const MIN_COST: f64 = 0.02;
 
 /// Predictions for the machines that `context` names, and reasons for those without one.
 pub(crate) fn elsewhere(
     context: &Context<'_>,
-    here: &Caches,
+    own: &Caches,
     pieces: &Bursts,
-    moves: &BurstTraffic,
+    burst_traffic: &BurstTraffic,
     rates: &Rates,
 ) -> (Vec<Elsewhere>, Vec<String>) {
     let mut predictions = Vec::new();
     let mut without = Vec::new();
     for other in context.options.elsewhere {
-        let Some(there) = Caches::new(other.profile) else {
+        let Some(target) = Caches::new(other.profile) else {
             without.push(format!("the profile of {} has no levels", other.name));
             continue;
         };
-        let prediction = if there.line_bytes == here.line_bytes {
-            Prediction::new(context, here, &there, moves, pieces)
+        let prediction = if target.line_bytes == own.line_bytes {
+            Prediction::new(context, own, &target, burst_traffic, pieces)
         } else {
-            let pieces = Bursts::new(context, there.line_bytes);
-            Prediction::new(context, here, &there, moves, &pieces)
+            let pieces = Bursts::new(context, target.line_bytes);
+            Prediction::new(context, own, &target, burst_traffic, &pieces)
         };
         let computing = computing(context.machine.profile, other.profile);
         predictions.push(prediction.report(
             context,
-            here,
-            &there,
-            moves,
+            own,
+            &target,
+            burst_traffic,
             rates,
             (other.name, computing),
         ));
@@ -58,7 +58,7 @@ pub(crate) fn elsewhere(
 
 /// Stalls and memory traffic on the other machine.
 struct Prediction {
-    moves: BurstTraffic,
+    burst_traffic: BurstTraffic,
     stall: ByLevel,
     /// Stall time in nanoseconds with caches at the lower and at the upper end of their size intervals.
     ends_ns: (f64, f64),
@@ -67,20 +67,20 @@ struct Prediction {
 impl Prediction {
     fn new(
         context: &Context<'_>,
-        here: &Caches,
-        there: &Caches,
-        moves: &BurstTraffic,
+        own: &Caches,
+        target: &Caches,
+        burst_traffic: &BurstTraffic,
         pieces: &Bursts,
     ) -> Self {
         let of = |caches: &Caches| {
             let moved = BurstTraffic::new(context, pieces, caches);
-            let stall = stall(context, (here, moves), (caches, &moved));
+            let stall = stall(context, (own, burst_traffic), (caches, &moved));
             (moved, stall)
         };
-        let (moved, middle) = of(there);
-        let ends = [0.0, 1.0].map(|along| of(&there.at(along)).1.total());
+        let (moved, middle) = of(target);
+        let ends = [0.0, 1.0].map(|along| of(&target.at(along)).1.total());
         Self {
-            moves: moved,
+            burst_traffic: moved,
             stall: middle,
             ends_ns: (ends[0].min(ends[1]), ends[0].max(ends[1])),
         }
@@ -89,9 +89,9 @@ impl Prediction {
     fn report(
         &self,
         context: &Context<'_>,
-        here: &Caches,
-        there: &Caches,
-        moves: &BurstTraffic,
+        own: &Caches,
+        target: &Caches,
+        burst_traffic: &BurstTraffic,
         rates: &Rates,
         (name, computing): (&str, Outcome<Figure>),
     ) -> Elsewhere {
@@ -107,8 +107,11 @@ impl Prediction {
             }
         };
         let stall_ns = self.stall.total();
-        let (bytes_here, bytes_there) = (moved(moves, rates), moved(&self.moves, rates));
-        let floor = floor(context, (here, bytes_here), (there, bytes_there));
+        let (bytes_here, bytes_there) = (
+            moved(burst_traffic, rates),
+            moved(&self.burst_traffic, rates),
+        );
+        let floor = floor(context, (own, bytes_here), (target, bytes_there));
         // If the speed of the other core is unknown, it is assumed to be the same.
         let cores = computing.known().copied();
         let (slower, slowest) = cores.map_or((1.0, [1.0, 1.0]), |it| (it.value, [it.low, it.high]));
@@ -158,20 +161,20 @@ impl Prediction {
             compute_ratio: computing,
             time_ratio: modelled(value, low(&ratios), high(&ratios)),
             per_core_gb_s: bytes_there / (cpu_ns * value),
-            machine_max_gb_s: there.most_gb_s.clone(),
+            machine_max_gb_s: target.most_gb_s.clone(),
         }
     }
 }
 
 /// Ratio of the time without stalls there to that here: the same cycles at another clock. The interval
 /// includes the ratio of the first caches' latencies.
-fn computing(here: Option<&MachineProfile>, there: &MachineProfile) -> Outcome<Figure> {
-    let (Some(clock_here), Some(clock_there)) = (here.and_then(core_hz), core_hz(there)) else {
-        return Outcome::missing("one of the machine profiles does not tell its core clock");
+fn computing(own: Option<&MachineProfile>, target: &MachineProfile) -> Outcome<Figure> {
+    let (Some(clock_here), Some(clock_there)) = (own.and_then(core_hz), core_hz(target)) else {
+        return Outcome::missing("one of the machine profiles has no core clock");
     };
     let value = clock_here / clock_there;
-    let first = here.and_then(first_cache_ns).zip(first_cache_ns(there));
-    let other = first.map_or(value, |(here, there)| there / here);
+    let first = own.and_then(first_cache_ns).zip(first_cache_ns(target));
+    let other = first.map_or(value, |(own, target)| target / own);
     Outcome::Known(Figure {
         value,
         low: value.min(other),
@@ -193,8 +196,8 @@ fn first_cache_ns(profile: &MachineProfile) -> Option<f64> {
 }
 
 /// Bytes that memory moves over the whole run.
-fn moved(moves: &BurstTraffic, rates: &Rates) -> f64 {
-    moves
+fn moved(burst_traffic: &BurstTraffic, rates: &Rates) -> f64 {
+    burst_traffic
         .functions
         .iter()
         .filter_map(|(function, bytes)| Some(bytes.total() * rates.repeated.get(function)?))
@@ -203,25 +206,25 @@ fn moved(moves: &BurstTraffic, rates: &Rates) -> f64 {
 
 /// Lower bound of the run-time ratio, from the memory bandwidth there. It is based on the share of the
 /// bandwidth that memory is busy here, so that errors of the modelled traffic cancel.
-fn floor(context: &Context<'_>, here: (&Caches, f64), there: (&Caches, f64)) -> f64 {
-    let (Some(most_here), Some(most_there)) = (here.0.most_gb_s.known(), there.0.most_gb_s.known())
+fn floor(context: &Context<'_>, own: (&Caches, f64), target: (&Caches, f64)) -> f64 {
+    let (Some(most_here), Some(most_there)) = (own.0.most_gb_s.known(), target.0.most_gb_s.known())
     else {
         return 0.0;
     };
-    if here.1 <= 0.0 {
+    if own.1 <= 0.0 {
         return 0.0;
     }
     // Threads wait for each other's lines as for their own.
     let wall_ns = context.times.total_ns / busy(context);
-    let share = (here.1 / (most_here * wall_ns.max(1.0))).min(1.0);
-    share * (there.1 / most_there) / (here.1 / most_here)
+    let share = (own.1 / (most_here * wall_ns.max(1.0))).min(1.0);
+    share * (target.1 / most_there) / (own.1 / most_here)
 }
 
 /// Stall time on the other machine in nanoseconds, by level.
 fn stall(
     context: &Context<'_>,
-    here: (&Caches, &BurstTraffic),
-    there: (&Caches, &BurstTraffic),
+    own: (&Caches, &BurstTraffic),
+    target: (&Caches, &BurstTraffic),
 ) -> ByLevel {
     let mut sum = ByLevel::default();
     for (index, cost) in context.costs.iter().enumerate() {
@@ -230,14 +233,14 @@ fn stall(
             continue;
         }
         let site = membound_run::SiteId(index as u32);
-        let models = here.1.sites.get(&site).zip(there.1.sites.get(&site));
+        let models = own.1.sites.get(&site).zip(target.1.sites.get(&site));
         let by_model = models.and_then(|(from, to)| {
-            let before = levels(from, here.0).total();
-            let after = levels(to, there.0);
-            let tells = before > MIN_COST * here.0.caches[0].latency_ns;
-            tells.then(|| after.scaled_to(stalled * after.total() / before))
+            let before = levels(from, own.0).total();
+            let after = levels(to, target.0);
+            let is_applicable = before > MIN_COST * own.0.caches[0].latency_ns;
+            is_applicable.then(|| after.scaled_to(stalled * after.total() / before))
         });
-        sum += by_model.unwrap_or_else(|| by_names(&cost.stall.levels, here.0, there.0));
+        sum += by_model.unwrap_or_else(|| by_names(&cost.stall.levels, own.0, target.0));
     }
     sum
 }
@@ -258,7 +261,7 @@ fn levels(site: &SiteTraffic, caches: &Caches) -> ByLevel {
 }
 
 /// Scales stalls that no burst covers: each level in proportion to its latency on the two machines.
-fn by_names(stall: &ByLevel, here: &Caches, there: &Caches) -> ByLevel {
+fn by_names(stall: &ByLevel, own: &Caches, target: &Caches) -> ByLevel {
     let cost = |caches: &Caches, served: Served| {
         (1..=caches.caches.len())
             .map(|level| caches.level(level))
@@ -268,7 +271,7 @@ fn by_names(stall: &ByLevel, here: &Caches, there: &Caches) -> ByLevel {
     };
     let mut levels = ByLevel::default();
     for served in Served::ALL {
-        let change = match (cost(here, served), cost(there, served)) {
+        let change = match (cost(own, served), cost(target, served)) {
             (Some(before), Some(after)) => after / before,
             _ => 1.0,
         };

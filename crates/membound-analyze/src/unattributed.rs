@@ -34,7 +34,7 @@ fn reason(run: &RunData, frame: FrameId) -> String {
 }
 
 /// Unattributed time by reason, most first.
-pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
+pub(crate) fn unattributed_code(context: &Context<'_>) -> Vec<UnseenCode> {
     let mut by_reason: BTreeMap<String, f64> = BTreeMap::new();
     for plain in context.plain.iter().filter(|plain| plain.unseen) {
         *by_reason
@@ -52,7 +52,7 @@ pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
     all
 }
 
-/// Reason why no access of a run with latencies was timed, as far as the run tells.
+/// Reason why no access of a run with latencies was timed, as far as the run shows it.
 pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
     let run = context.run;
     let recorded_reason = run
@@ -72,13 +72,13 @@ pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
             .max_by(|(_, a), (_, b)| a.time_ns.total_cmp(&b.time_ns))?;
         run.sites[hottest.0].refused.clone()
     };
-    let unseen = || {
-        let first = unseen(context).into_iter().next()?;
+    let unattributed = || {
+        let first = unattributed_code(context).into_iter().next()?;
         (first.fraction >= 0.5).then_some(first.reason)
     };
     let why = recorded_reason
         .or_else(unpatched)
-        .or_else(unseen)
+        .or_else(unattributed)
         .or_else(refused);
     match why {
         Some(why) => format!("no access was timed: {why}"),

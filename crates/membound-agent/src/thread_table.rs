@@ -84,8 +84,8 @@ pub(crate) fn prepare() -> Result<(), sys::Errno> {
     // If this fails, a child takes its parent's entries for its own until it compares the threads' numbers.
     let _ = table.wipe_on_fork();
     let address = table.address();
-    let made = TABLE.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
-    if made.is_ok() {
+    let installed = TABLE.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
+    if installed.is_ok() {
         table.keep();
     }
     Ok(())
@@ -168,7 +168,7 @@ impl Thread {
     #[cold]
     fn become_own(&self, key: u64, sp: u64) {
         let number = sys::thread();
-        find_distance(key, number);
+        find_number_distance(key, number);
         let [ring, owner] = &self.inherited;
         ring.store(self.ring.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         owner.store(self.number.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -184,13 +184,13 @@ impl Thread {
 
     /// The stack that holds `sp`.
     pub(crate) fn stack(&self, sp: u64) -> Stack {
-        let holds = |stack: &Stack| stack.low <= sp && sp < stack.high;
-        let known = self.stacks.iter().map(Bounds::get).find(holds);
-        known.unwrap_or_else(|| self.other_stack(sp))
+        let contains = |stack: &Stack| stack.low <= sp && sp < stack.high;
+        let known = self.stacks.iter().map(Bounds::get).find(contains);
+        known.unwrap_or_else(|| self.find_stack(sp))
     }
 
     #[cold]
-    fn other_stack(&self, sp: u64) -> Stack {
+    fn find_stack(&self, sp: u64) -> Stack {
         let questions = self.questions.load(Ordering::Relaxed);
         if questions >= QUESTIONS {
             return stack::page(sp);
@@ -214,23 +214,23 @@ impl Thread {
 
 /// Searches for the distance of a thread's number. If it is wrong for any thread, none is used from then
 /// on.
-fn find_distance(key: u64, number: u32) {
-    let known = DISTANCE.load(Ordering::Relaxed);
-    if known == NOWHERE {
+fn find_number_distance(key: u64, number: u32) {
+    let known_distance = DISTANCE.load(Ordering::Relaxed);
+    if known_distance == NOWHERE {
         return;
     }
     let mut words = [0; CONTROL_BYTES];
     let length = control_words(key, &mut words).unwrap_or(0);
     let (words, _) = words.get(..length).unwrap_or_default().as_chunks::<4>();
     let number = number.to_ne_bytes();
-    let found = if known == 0 {
+    let found = if known_distance == 0 {
         words.iter().position(|word| *word == number)
     } else {
-        let index = (known as usize - 1) / 4;
+        let index = (known_distance as usize - 1) / 4;
         Some(index).filter(|index| words.get(*index) == Some(&number))
     };
     let distance = found.map_or(NOWHERE, |index| index as u32 * 4 + 1);
-    if distance != known {
+    if distance != known_distance {
         DISTANCE.store(distance, Ordering::Relaxed);
     }
 }
@@ -242,7 +242,9 @@ fn control_words(key: u64, words: &mut [u8; CONTROL_BYTES]) -> Option<usize> {
     if sys::read_all_at(&file, words, key).is_ok() {
         return Some(CONTROL_BYTES);
     }
-    let rest = (PAGE - key % PAGE) as usize;
-    let words = words.get_mut(..rest)?;
-    sys::read_all_at(&file, words, key).ok().map(|()| rest)
+    let bytes_to_page_end = (PAGE - key % PAGE) as usize;
+    let words = words.get_mut(..bytes_to_page_end)?;
+    sys::read_all_at(&file, words, key)
+        .ok()
+        .map(|()| bytes_to_page_end)
 }

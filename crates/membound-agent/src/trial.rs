@@ -3,7 +3,7 @@
 //! remaining thread executes in its CPU time is compared with what it executes when none is held.
 //!
 //! The control thread makes a trial from beginning to end. A held thread waits with a time limit of its
-//! own, so that it goes on if the control thread does not come back, or the launcher dies. Only running
+//! own, so that it continues if the control thread does not come back, or the launcher dies. Only running
 //! threads are called: a call would wake one that sleeps in the kernel.
 
 use core::mem::offset_of;
@@ -60,7 +60,7 @@ static SEATS: [Seat; HOLD_THREADS] = [const { Seat::new() }; HOLD_THREADS];
 struct Seat {
     thread: AtomicU32,
     /// Value of [`CALL_NUMBER`] when it last arrived.
-    came: AtomicU32,
+    answered_call: AtomicU32,
     /// Stack pointer when the trial began, from which words are copied; 0: not known yet.
     stack: AtomicU64,
     /// Frame pointer at that time; 0: the register held none.
@@ -74,7 +74,7 @@ impl Seat {
     const fn new() -> Self {
         Self {
             thread: AtomicU32::new(0),
-            came: AtomicU32::new(0),
+            answered_call: AtomicU32::new(0),
             stack: AtomicU64::new(0),
             frame: AtomicU64::new(0),
             wall_ns: AtomicU64::new(0),
@@ -84,7 +84,7 @@ impl Seat {
     }
 
     /// Stores the thread's times and words. Called in its signal handler.
-    fn look(&self, state: &State) {
+    fn record_progress(&self, state: &State) {
         self.wall_ns.store(sys::monotonic_ns(), Ordering::Relaxed);
         self.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
         let stack = state.general[STACK_POINTER];
@@ -137,8 +137,8 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 
 /// Called in the signal handler: reports the thread's progress and, if the thread is to be held, waits
 /// until the span is over, for [`HOLD_LIMIT_NS`] at most. `state` holds the thread's registers.
-pub(crate) fn stand(state: &State) {
-    let turn = CALL_NUMBER.load(Ordering::Acquire);
+pub(crate) fn report_and_wait(state: &State) {
+    let call_number = CALL_NUMBER.load(Ordering::Acquire);
     let own = sys::thread();
     let seats = SEATS.iter().zip(0_u32..);
     let mut seats = seats.filter(|(seat, _)| seat.thread.load(Ordering::Acquire) == own);
@@ -146,9 +146,10 @@ pub(crate) fn stand(state: &State) {
         // The signal came too late: the trial is over.
         return;
     };
-    seat.look(state);
-    // The progress before `came`, with Release: the control thread reads the progress once it sees `came`.
-    seat.came.store(turn, Ordering::Release);
+    seat.record_progress(state);
+    // The progress before `answered_call`, with Release: the control thread reads the progress once it sees
+    // `answered_call`.
+    seat.answered_call.store(call_number, Ordering::Release);
     ARRIVED.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ARRIVED);
     let begin = sys::monotonic_ns();
@@ -158,11 +159,14 @@ pub(crate) fn stand(state: &State) {
             return;
         }
         let waited = sys::monotonic_ns().saturating_sub(begin);
-        let Some(left) = HOLD_LIMIT_NS.checked_sub(waited).filter(|left| *left > 0) else {
+        let Some(left_ns) = HOLD_LIMIT_NS
+            .checked_sub(waited)
+            .filter(|left_ns| *left_ns > 0)
+        else {
             LATE.fetch_add(1, Ordering::AcqRel);
             return;
         };
-        sys::wait_while(&HELD, held, left);
+        sys::wait_while(&HELD, held, left_ns);
     }
 }
 
@@ -199,7 +203,7 @@ pub(crate) fn run(address: u64) -> Result<u64, Failure> {
         let tid = trial.tids.get(index).copied().filter(|_| index < count);
         seat.thread.store(tid.unwrap_or(0), Ordering::Release);
     }
-    let mut trying = Trying {
+    let mut trying = TrialRun {
         trial,
         address: address as usize,
         random: trial.seed | 1,
@@ -216,7 +220,7 @@ pub(crate) fn run(address: u64) -> Result<u64, Failure> {
 }
 
 /// A trial in progress.
-struct Trying {
+struct TrialRun {
     trial: Trial,
     address: usize,
     random: u32,
@@ -224,7 +228,7 @@ struct Trying {
     given_up: u32,
 }
 
-impl Trying {
+impl TrialRun {
     fn all(&mut self) -> Result<(), Failure> {
         let seats = SEATS.iter().take(self.trial.threads as usize);
         for seat in seats {
@@ -241,8 +245,8 @@ impl Trying {
         let kinds_count = self.trial.threads as usize + 1;
         while self.done + self.given_up < self.trial.spans {
             for last in (1..kinds_count).rev() {
-                let other = self.below(last as u32 + 1) as usize;
-                swap(&mut kinds, last, other);
+                let swapped = self.below(last as u32 + 1) as usize;
+                swap(&mut kinds, last, swapped);
             }
             for kind in kinds.into_iter().take(kinds_count) {
                 if self.done + self.given_up >= self.trial.spans {
@@ -263,7 +267,7 @@ impl Trying {
     /// Measures one span in which only the thread `runs` runs, or all do; `false` if it was given up.
     fn span(&mut self, runs: u32) -> bool {
         let all = (1_u32 << self.trial.threads) - 1;
-        let (held, seen) = match runs {
+        let (held, measured_threads) = match runs {
             HOLD_NONE => (0, all),
             index => (all & !(1 << index), 1 << index),
         };
@@ -271,7 +275,7 @@ impl Trying {
         let length = length + u64::from(self.below(self.trial.span_ns / 4 + 1));
         LATE.store(0, Ordering::Release);
         HELD.store(held, Ordering::Release);
-        let measured = self.measure(runs, (held, seen), length);
+        let measured = self.measure(runs, (held, measured_threads), length);
         if held != 0 {
             HELD.store(0, Ordering::Release);
             sys::wake_all(&HELD);
@@ -279,9 +283,9 @@ impl Trying {
         measured && LATE.load(Ordering::Acquire) == 0
     }
 
-    fn measure(&self, runs: u32, (held, seen): (u32, u32), length: u64) -> bool {
+    fn measure(&self, runs: u32, (held, measured_threads): (u32, u32), length: u64) -> bool {
         let at = self.address + size_of::<Trial>() + self.done as usize * size_of::<Span>();
-        if !self.call(held) || !self.call(seen) {
+        if !self.call(held) || !self.call(measured_threads) {
             return false;
         }
         self.each(at, |place, seat| {
@@ -299,7 +303,7 @@ impl Trying {
             );
         });
         sys::nap(length);
-        if !self.call(seen) {
+        if !self.call(measured_threads) {
             return false;
         }
         self.each(at, |place, seat| {
@@ -333,7 +337,7 @@ impl Trying {
         if mask == 0 {
             return true;
         }
-        let turn = CALL_NUMBER.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let call_number = CALL_NUMBER.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         ARRIVED.store(0, Ordering::Release);
         CALLING.store(1, Ordering::SeqCst);
         let now = sys::monotonic_ns();
@@ -357,7 +361,7 @@ impl Trying {
         sys::wake_all(&CALLING);
         while called {
             let arrived = ARRIVED.load(Ordering::Acquire);
-            if seats().all(|(seat, _)| seat.came.load(Ordering::Acquire) == turn) {
+            if seats().all(|(seat, _)| seat.answered_call.load(Ordering::Acquire) == call_number) {
                 return true;
             }
             called = sys::monotonic_ns().saturating_sub(now) <= ARRIVAL_NS;
@@ -415,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_blocks_calls_or_is_in_a_system_call_is_known() {
+    fn threads_that_block_calls_or_are_in_system_calls_are_detected() {
         // The thread that is asked about is in a system call.
         assert!(!threads::is_running(sys::thread()));
         assert!(!blocks_calls(sys::thread()));
@@ -434,7 +438,7 @@ mod tests {
         assert_eq!(words[2].load(Ordering::Relaxed), 7);
     }
 
-    /// Two threads increment words in one line, one of them held in turn: the other one goes on counting.
+    /// Two threads increment words in one line, one of them held in turn: the other one continues counting.
     #[test]
     fn a_trial_holds_one_thread_while_the_other_counts() {
         const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(120);

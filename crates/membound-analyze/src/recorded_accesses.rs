@@ -254,25 +254,25 @@ fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> V
         .iter()
         .map(|access| windows.at(access.site, access.t_ns))
         .collect();
-    let mut seen: FxHashMap<(SiteId, usize), u64> = FxHashMap::default();
+    let mut recorded: FxHashMap<(SiteId, usize), u64> = FxHashMap::default();
     for (access, place) in run.accesses.iter().zip(&places) {
         if let Some(place) = place {
-            *seen.entry((access.site, *place)).or_default() += 1;
+            *recorded.entry((access.site, *place)).or_default() += 1;
         }
     }
-    let in_window: FxHashMap<(SiteId, usize), f64> = seen
+    let in_window: FxHashMap<(SiteId, usize), f64> = recorded
         .iter()
-        .map(|(&(site, place), &seen)| {
+        .map(|(&(site, place), &recorded)| {
             let count = windows.of(site)[place].count;
-            ((site, place), count as f64 / seen as f64)
+            ((site, place), count as f64 / recorded as f64)
         })
         .collect();
     // An access outside of windows gets the average weight of its site's other accesses.
     let mut of_site = vec![(0_u64, 0_u64); run.sites.len()];
-    for (&(site, place), &seen) in &seen {
+    for (&(site, place), &recorded) in &recorded {
         let sum = &mut of_site[site.index()];
         sum.0 += windows.of(site)[place].count;
-        sum.1 += seen;
+        sum.1 += recorded;
     }
     // Sites may be counted in windows of their own, and so be timed at different rates: divide by each
     // site's accesses.
@@ -290,7 +290,7 @@ fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> V
                 (_, 0) => executed[access.site.index()].map_or(usual, |executed| {
                     executed.count / all[access.site.index()] as f64
                 }),
-                (count, seen) => count as f64 / seen as f64,
+                (count, recorded) => count as f64 / recorded as f64,
             },
         })
         // A window with a count of 0 and recorded accesses would give them no weight.

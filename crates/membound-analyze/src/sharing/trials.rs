@@ -110,7 +110,7 @@ impl Trials {
     ) -> Option<BTreeMap<ThreadId, Cost>> {
         let own: FxHashSet<u64> = lines.iter().map(|line| line.address).collect();
         let of_own = |line: &u64| own.contains(line);
-        let known = |is_meant: &dyn Fn(&u64) -> bool| {
+        let shares_of = |is_meant: &dyn Fn(&u64) -> bool| {
             let mut found: BTreeMap<ThreadId, (Share, u64)> = BTreeMap::new();
             for ((line, thread), measured) in &self.shares {
                 if is_meant(line) && users.contains(thread) {
@@ -123,9 +123,9 @@ impl Trials {
             found
         };
         // If the same threads use several lines, trials were made with one of them only.
-        let mut shares = known(&of_own);
+        let mut shares = shares_of(&of_own);
         if shares.len() < 2 {
-            shares = known(&|_| true);
+            shares = shares_of(&|_| true);
         }
         if shares.len() < 2 {
             return None;
@@ -155,13 +155,13 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         cpu as f64 / (wall as f64).max(1.0)
     };
     let usual = busy(false);
-    let stays = |row: &&&Hold| {
+    let is_valid = |row: &&&Hold| {
         !row.alone || row.cpu_ns as f64 >= MIN_USUAL_CPU_SHARE * usual * row.wall_ns as f64
     };
     let accepted: Vec<&Hold> = rows
         .iter()
         .filter(|row| row.progress > 0 && row.cpu_ns > 0)
-        .filter(stays)
+        .filter(is_valid)
         .copied()
         .collect();
     let numbers: BTreeSet<u32> = accepted.iter().map(|row| row.trial).collect();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_what_a_step_takes_less_when_alone() {
+    fn the_share_is_the_time_saved_per_step_when_alone() {
         let measured = shared(&rows(3, 2.0, 8.0)).unwrap();
         assert!((measured.value - 0.75).abs() < 0.01, "{measured:?}");
         assert!(measured.low < 0.75 && measured.high > 0.75 && measured.high - measured.low < 0.1);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_in_which_a_thread_waits_for_the_held_one_are_thrown_away() {
+    fn spans_in_which_a_thread_waits_for_a_stopped_one_are_dropped() {
         let mut waiting = rows(2, 2.0, 2.0);
         for row in waiting.iter_mut().filter(|row| row.alone) {
             row.cpu_ns /= 10;

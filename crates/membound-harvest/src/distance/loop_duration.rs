@@ -9,9 +9,10 @@ use super::Function;
 pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
     let blocks = &function.blocks;
     let backs = (block..blocks.len()).flat_map(|last| {
-        let ways = blocks[last].ways.iter();
-        ways.filter(|way| way.to <= block)
-            .map(move |way| (way.to, last, blocks[last].count * way.share))
+        let edges = blocks[last].edges.iter();
+        edges
+            .filter(|edge| edge.to <= block)
+            .map(move |edge| (edge.to, last, blocks[last].count * edge.share))
     });
     let backs: Vec<(usize, usize, f64)> = backs.collect();
     let head = backs.iter().map(|back| back.0).max()?;
@@ -33,11 +34,11 @@ pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BasicBlock, Call, Step, Way};
+    use super::super::{BasicBlock, Call, Edge, Step};
     use super::*;
 
-    /// A block that takes `ns` and ran `count` times, with the edges `ways`.
-    fn block(ns: f64, count: f64, ways: &[(usize, f64)]) -> BasicBlock {
+    /// A block that takes `ns` and ran `count` times, with the edges `edges`.
+    fn block(ns: f64, count: f64, edges: &[(usize, f64)]) -> BasicBlock {
         BasicBlock {
             steps: vec![Step {
                 address: 0,
@@ -45,7 +46,10 @@ mod tests {
                 patchable: true,
                 yields: false,
             }],
-            ways: ways.iter().map(|&(to, share)| Way { to, share }).collect(),
+            edges: edges
+                .iter()
+                .map(|&(to, share)| Edge { to, share })
+                .collect(),
             count,
             ..BasicBlock::default()
         }
@@ -87,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_whose_entry_was_not_seen_was_entered_once() {
+    fn a_loop_without_counted_entry_was_entered_once() {
         let function = Function {
             blocks: vec![block(1.0, 0.0, &[(1, 1.0)]), block(2.0, 500.0, &[(1, 1.0)])],
         };
@@ -95,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_loops_that_call_or_are_entered_from_elsewhere() {
+    fn loops_with_calls_or_other_entries_have_no_duration() {
         let mut calls = nested(8.0);
         calls.blocks[1].call = Some(Call::Unknown);
         assert_eq!(lasts_ns(&calls, 1), None);
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_a_loop_that_was_never_seen_to_run() {
+    fn a_loop_that_never_ran_has_no_duration() {
         let function = Function {
             blocks: vec![block(2.0, 0.0, &[(0, 1.0)])],
         };

@@ -6,7 +6,7 @@ use membound_types::{HarvestPlan, YieldKind, YieldReason};
 
 /// An earlier decision about a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Former {
+pub(crate) struct EarlierDecision {
     /// Whether its figures passed all thresholds.
     pub pays: bool,
     /// Whether it was chosen; a load that passed the thresholds may still have exceeded the overhead.
@@ -15,12 +15,12 @@ pub(crate) struct Former {
 
 /// Earlier decisions by file and address.
 #[derive(Debug, Default)]
-pub(crate) struct Decided<'a> {
+pub(crate) struct EarlierPlan<'a> {
     /// Key: identity of the file, and address in it.
-    by_place: BTreeMap<(&'a str, u64), Former>,
+    by_place: BTreeMap<(&'a str, u64), EarlierDecision>,
 }
 
-impl<'a> Decided<'a> {
+impl<'a> EarlierPlan<'a> {
     /// The decisions of `plan`; loads without figures were not decided.
     pub(crate) fn of(plan: &'a HarvestPlan) -> Self {
         let identities: BTreeMap<&str, &str> = plan
@@ -42,11 +42,11 @@ impl<'a> Decided<'a> {
         });
         let by_place = loads.filter_map(|site| {
             let identity = identities.get(site.module.as_str())?;
-            let former = Former {
+            let earlier = EarlierDecision {
                 pays: site.chosen || site.reason == YieldReason::Overhead,
                 chosen: site.chosen,
             };
-            Some(((*identity, site.offset), former))
+            Some(((*identity, site.offset), earlier))
         });
         Self {
             by_place: by_place.collect(),
@@ -54,7 +54,7 @@ impl<'a> Decided<'a> {
     }
 
     /// The earlier decision about the load at `address` in the file of this identity.
-    pub(crate) fn at(&self, identity: &str, address: u64) -> Option<Former> {
+    pub(crate) fn at(&self, identity: &str, address: u64) -> Option<EarlierDecision> {
         self.by_place.get(&(identity, address)).copied()
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use crate::testing::{plan_for, site};
 
     #[test]
-    fn decisions_are_found_by_what_the_file_is() {
+    fn decisions_are_found_by_file_identity() {
         let mut plan = plan_for("/bin/store", "build-id:01".to_owned());
         plan.sites = vec![
             site("/bin/store", 16, YieldKind::Primary, 1),
@@ -82,12 +82,12 @@ mod tests {
             plan.sites[index].chosen = false;
             plan.sites[index].reason = reason;
         }
-        let decided = Decided::of(&plan);
-        let former = |pays, chosen| Some(Former { pays, chosen });
+        let decided = EarlierPlan::of(&plan);
+        let earlier = |pays, chosen| Some(EarlierDecision { pays, chosen });
         let at = |address| decided.at("build-id:01", address);
-        assert_eq!(at(16), former(true, true));
-        assert_eq!(at(32), former(true, false));
-        assert_eq!(at(48), former(false, false));
+        assert_eq!(at(16), earlier(true, true));
+        assert_eq!(at(32), earlier(true, false));
+        assert_eq!(at(48), earlier(false, false));
         assert_eq!((at(64), at(80), at(96)), (None, None, None));
         assert_eq!(decided.at("build-id:02", 16), None);
     }
