@@ -254,7 +254,7 @@ impl Parts {
 
     fn source(&self, sources: Sources) -> (Served, Option<Served>, Snoop) {
         if let (Some(source), Sources::Common) = (self.source, sources) {
-            let told = match source {
+            let decoded = match source {
                 0x0 => Some((Served::L1, Snoop::None)),
                 0x8 => Some((Served::L2, Snoop::None)),
                 0x9 | 0xa | 0xc => Some((Served::RemoteCache, Snoop::Forwarded)),
@@ -263,7 +263,7 @@ impl Parts {
                 0xe => Some((Served::Dram, Snoop::None)),
                 _ => None,
             };
-            if let Some((served, snoop)) = told {
+            if let Some((served, snoop)) = decoded {
                 return (served, None, snoop);
             }
         }

@@ -82,15 +82,15 @@ pub(crate) fn take_batches_if<T>(
     let steal = StealWatch::begin(session.root, cpu);
     let core_hz = session.core.measure(&session.clock, 3);
     let mut disturbed = Disturbance::default();
-    let mut taken = Vec::with_capacity(count);
+    let mut samples = Vec::with_capacity(count);
     let mut tries = 2 * count;
-    while taken.len() < count && tries > 0 {
+    while samples.len() < count && tries > 0 {
         let watch = BatchWatch::begin(cpu);
         let (found, undisturbed) = batch(core_hz);
         let clean = watch.end(&mut disturbed) && undisturbed;
         // When as many tries are left as batches are missing, perturbed ones must do.
-        if clean || tries <= count - taken.len() {
-            taken.push(found);
+        if clean || tries <= count - samples.len() {
+            samples.push(found);
             disturbed.kept_batches += u32::from(!clean);
         } else {
             disturbed.repeated_batches += 1;
@@ -101,11 +101,11 @@ pub(crate) fn take_batches_if<T>(
     disturbed.clock_changes = clock_changes(core_hz, core_hz_after);
     disturbed.steal_ms = steal.end(session.root);
     let visit = Visit {
-        values: taken.iter().map(value).collect(),
+        values: samples.iter().map(value).collect(),
         core_hz: f64::midpoint(core_hz, core_hz_after),
         disturbed,
     };
-    (visit, taken)
+    (visit, samples)
 }
 
 /// 1 if the core clock differs between the beginning and the end of a visit, else 0.
@@ -351,8 +351,8 @@ pub(crate) fn run_rounds_as<K>(
                 round,
                 done: share.min(1.0),
             };
-            let seen = visit(&slots[at].key, progress)?;
-            slots[at].add(seen);
+            let visited = visit(&slots[at].key, progress)?;
+            slots[at].add(visited);
         }
         longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
         between(round, slots);

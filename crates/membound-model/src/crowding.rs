@@ -68,14 +68,14 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
             .map(CurvePoint::from)
             .collect()
     };
-    let mut seen: Vec<&LatencyPoint> = Vec::new();
+    let mut visited: Vec<&LatencyPoint> = Vec::new();
     let mut longest: Option<(Vec<CurvePoint>, Vec<CurvePoint>)> = None;
     for point in points.iter().filter(|point| {
         point.threads == threads
             && point.access == Access::Clean
             && matches!(point.pattern, Pattern::Random | Pattern::Indexed)
     }) {
-        let known = seen.iter().any(|other| {
+        let known = visited.iter().any(|other| {
             other.pattern == point.pattern
                 && other.page == point.page
                 && other.node == point.node
@@ -85,7 +85,7 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
         if known {
             continue;
         }
-        seen.push(point);
+        visited.push(point);
         let (alone, crowded) = (curve(point, 1), curve(point, threads));
         let length = |pair: &(Vec<CurvePoint>, Vec<CurvePoint>)| pair.0.len().min(pair.1.len());
         let new = (alone, crowded);

@@ -464,8 +464,8 @@ mod tests {
                 served[level] += 1.0 / (ACCESSES * DRAWS) as f64;
                 let noise = random.below(6) + random.below(6);
                 let begin = random.below(u64::from(step));
-                let taken = (begin + TICKS[level] + noise) / u64::from(step);
-                draw.push((taken as u32 * step, 1.0));
+                let steps = (begin + TICKS[level] + noise) / u64::from(step);
+                draw.push((steps as u32 * step, 1.0));
             }
             ticks.push(collected(draw));
         }

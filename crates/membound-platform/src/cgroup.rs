@@ -111,16 +111,16 @@ impl Mount {
             _ => "",
         };
         let mut dir = self.point.clone();
-        let mut way = vec![dir.clone()];
+        let mut directories = vec![dir.clone()];
         for part in below.split('/').filter(|part| !part.is_empty()) {
             if part == ".." {
                 // A group outside of this namespace is not visible.
                 return vec![self.point.clone()];
             }
             dir.push(part);
-            way.push(dir.clone());
+            directories.push(dir.clone());
         }
-        way
+        directories
     }
 }
 

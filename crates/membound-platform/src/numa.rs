@@ -106,10 +106,10 @@ impl Topology {
     /// The nodes that have memory, ascending. Where sysfs gives no sizes at all, all nodes.
     #[must_use]
     pub fn memory_nodes(&self) -> Vec<NodeId> {
-        let told = self.nodes.iter().any(|node| node.memory_bytes > 0);
+        let sizes_known = self.nodes.iter().any(|node| node.memory_bytes > 0);
         self.nodes
             .iter()
-            .filter(|node| node.memory_bytes > 0 || !told)
+            .filter(|node| node.memory_bytes > 0 || !sizes_known)
             .map(|node| node.id)
             .collect()
     }

@@ -59,7 +59,7 @@ pub(crate) fn find(
         }
     }
     let link = link(elf)?;
-    let mut seen = false;
+    let mut opened = false;
     for candidate in beside(path, &link.file, places) {
         // A program may name itself, if only a part of its debug information was moved.
         if is_same(&candidate, path) {
@@ -68,13 +68,13 @@ pub(crate) fn find(
         let Some(found) = open(&candidate, notes) else {
             continue;
         };
-        seen = true;
+        opened = true;
         match belongs(elf, &found, &link) {
             Ok(()) => return Some(found),
             Err(why) => notes.push(format!("{} is not used: {why}", candidate.display())),
         }
     }
-    if !seen {
+    if !opened {
         notes.push(format!(
             "no debug information: {} names {}, which was not found",
             elf.name, link.file
@@ -101,12 +101,12 @@ pub(crate) fn find_shared(
             candidates.push(root.join(".dwz").join(file));
         }
     }
-    let mut seen = false;
+    let mut opened = false;
     for candidate in candidates {
         let Some(found) = open(&candidate, notes) else {
             continue;
         };
-        seen = true;
+        opened = true;
         if found.build_id.as_deref() == Some(id) {
             return Some(found);
         }
@@ -116,7 +116,7 @@ pub(crate) fn find_shared(
             elf.name
         ));
     }
-    if !seen {
+    if !opened {
         notes.push(format!(
             "names are missing: {} shares debug information with {name}, which was not found",
             elf.name

@@ -123,24 +123,24 @@ mod tests {
 
     /// Checks that every argument that is a path has a hint, derived from the name of its value: without one,
     /// shells would offer any path.
-    fn check_paths(command: &Command, seen: &mut usize) {
+    fn check_paths(command: &Command, paths: &mut usize) {
         for arg in command.get_arguments().filter(|it| !it.is_hide_set()) {
             if arg.get_value_parser().type_id() == TypeId::of::<std::path::PathBuf>() {
                 let (of, id) = (command.get_name(), arg.get_id());
                 assert_ne!(hint(arg), ValueHint::Unknown, "{of}: {id}");
-                *seen += 1;
+                *paths += 1;
             }
         }
         for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-            check_paths(inner, seen);
+            check_paths(inner, paths);
         }
     }
 
     #[test]
     fn every_path_has_a_hint() {
-        let mut seen = 0;
-        check_paths(&Cli::command(), &mut seen);
-        assert!(seen > 20, "{seen} paths");
+        let mut paths = 0;
+        check_paths(&Cli::command(), &mut paths);
+        assert!(paths > 20, "{paths} paths");
     }
 
     #[test]

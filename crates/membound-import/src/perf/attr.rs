@@ -150,8 +150,8 @@ impl Attr {
         if !self.has_sample_id {
             return 0;
         }
-        let held = self.sample_type & (TID | TIME | ID | STREAM_ID | CPU | IDENTIFIER);
-        held.count_ones() as u64 * 8
+        let fields = self.sample_type & (TID | TIME | ID | STREAM_ID | CPU | IDENTIFIER);
+        fields.count_ones() as u64 * 8
     }
 
     /// Refuses samples with unknown fields, because the fields after them cannot be located.

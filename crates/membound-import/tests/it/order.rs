@@ -32,7 +32,7 @@ fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
         .record(200, 0, &[], &[]);
     let bytes = sample(file, 1, 200).file();
     let data = PerfData::read(&bytes).unwrap();
-    let seen: Vec<(&str, Option<u64>)> = data
+    let records: Vec<(&str, Option<u64>)> = data
         .records()
         .map(|record| match record {
             Record::Sample(sample) => ("sample", sample.t_ns),
@@ -45,7 +45,7 @@ fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
         })
         .collect();
     assert_eq!(
-        seen,
+        records,
         [
             ("sample", Some(100)),
             ("sample", Some(200)),

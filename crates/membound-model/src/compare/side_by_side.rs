@@ -123,10 +123,10 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
         sorted.dedup();
         sorted.len() == names.len() && names.iter().all(|name| !name.is_empty())
     };
-    let ways: [&dyn Fn(&NamedProfile) -> String; 4] =
+    let namings: [&dyn Fn(&NamedProfile) -> String; 4] =
         [&labels, &host, &stem, &|profile| profile.file.clone()];
-    for way in ways {
-        let names: Vec<String> = profiles.iter().map(way).collect();
+    for naming in namings {
+        let names: Vec<String> = profiles.iter().map(naming).collect();
         if distinct(&names) {
             return names;
         }

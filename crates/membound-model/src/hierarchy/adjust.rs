@@ -171,8 +171,8 @@ fn size_counts(topology: &Topology, open: &[usize], open_end: bool) -> String {
     if count > 1 {
         counts.push((count - 1, "for every level but the last".to_owned()));
     }
-    let mut seen = BTreeSet::new();
-    counts.retain(|&(count, _)| seen.insert(count));
+    let mut listed = BTreeSet::new();
+    counts.retain(|&(count, _)| listed.insert(count));
     let counts: Vec<String> = counts
         .iter()
         .map(|(count, what)| format!("{count} ({what})"))

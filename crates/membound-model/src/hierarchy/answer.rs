@@ -152,7 +152,7 @@ fn free_parameter_sources(
     free_columns: &[FreeParameter],
 ) -> Vec<Source> {
     let topology = problem.design.topology();
-    let taken = taken_symbols(topology);
+    let used = taken_symbols(topology);
     let first = problem.fitted.len();
     let reach = &fitted.edges.reach;
     free_columns
@@ -186,7 +186,7 @@ fn free_parameter_sources(
             };
             Source {
                 parameter: Parameter {
-                    symbol: fresh_symbol(&taken, &format!("{letter}{}", level + 1)),
+                    symbol: fresh_symbol(&used, &format!("{letter}{}", level + 1)),
                     value,
                     unit: unit.to_owned(),
                     related_to: name.clone(),

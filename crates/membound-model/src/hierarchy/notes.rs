@@ -26,15 +26,15 @@ pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
     if let Some(last) = topology.levels.last()
         && let Some(size) = last.size_bytes
     {
-        let held = match topology.sizes {
+        let capacity = match topology.sizes {
             SizeMeaning::Own => inner + size as f64,
             SizeMeaning::Reach => size as f64,
         };
-        if largest > held {
+        if largest > capacity {
             notes.push(format!(
                 "areas go up to {}, but the levels hold {} together: `{}` is taken to go on",
                 bytes(largest as u64),
-                bytes(held as u64),
+                bytes(capacity as u64),
                 last.name
             ));
         }

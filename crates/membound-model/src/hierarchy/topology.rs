@@ -155,14 +155,14 @@ pub(super) fn fresh_symbol(taken: &BTreeSet<String>, wanted: &str) -> String {
 }
 
 fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut claimed: BTreeMap<String, String> = BTreeMap::new();
     for (index, component) in topology.components.iter().enumerate() {
         let what = format!("component {}", index + 1);
         let place = ErrorLocation::Component(index, Part::Symbol);
-        claim(&mut seen, place.clone(), &what, &component.symbol)?;
+        claim(&mut claimed, place.clone(), &what, &component.symbol)?;
         let constant = format!("the constant part of component {}", index + 1);
         claim(
-            &mut seen,
+            &mut claimed,
             place,
             &constant,
             &constant_symbol(&component.symbol),
@@ -171,7 +171,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     for (index, term) in topology.tlb.iter().enumerate() {
         let what = format!("TLB term {}", index + 1);
         claim(
-            &mut seen,
+            &mut claimed,
             ErrorLocation::Tlb(index, Part::Symbol),
             &what,
             &term.symbol,
@@ -179,7 +179,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     }
     if let Some(term) = &topology.page_table {
         let place = ErrorLocation::PageTable(Part::Symbol);
-        claim(&mut seen, place, "the page-table term", &term.symbol)?;
+        claim(&mut claimed, place, "the page-table term", &term.symbol)?;
     }
     Ok(())
 }

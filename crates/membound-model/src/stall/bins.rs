@@ -176,10 +176,10 @@ pub(super) fn mean_ticks(histogram: &[TickCount]) -> f64 {
     let mut left = total(histogram) * (1.0 - MAX_OUTLIER_SHARE);
     let (mut sum, mut count) = (0.0, 0.0);
     for entry in histogram {
-        let taken = left.min(entry.count as f64);
-        sum += f64::from(entry.ticks) * taken;
-        count += taken;
-        left -= taken;
+        let part = left.min(entry.count as f64);
+        sum += f64::from(entry.ticks) * part;
+        count += part;
+        left -= part;
     }
     sum / f64::max(count, f64::MIN_POSITIVE)
 }

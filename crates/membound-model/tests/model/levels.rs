@@ -154,7 +154,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
         for node in [256.0, 512.0] {
             let truth = origin(shape, node * 1024.0 * 1024.0);
             let mut right = 0;
-            let mut seen = Vec::new();
+            let mut outcomes = Vec::new();
             for seed in 0..least {
                 let mut random = Random::new(seed);
                 let (from, to) = (4096.0, 32.0 * node * 1024.0 * 1024.0);
@@ -162,11 +162,11 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
                 let curve = truth.curve_between(from, to, 6.0, disturbance, &mut random);
                 let found = find_levels(&curve, &LevelOptions::default());
                 right += u64::from(found.plateaus.len() == 5);
-                seen.push(found.plateaus.len());
+                outcomes.push(found.plateaus.len());
             }
             assert!(
                 right == least,
-                "{shape:?}, noise {noise}, {node} MiB a node: {seen:?}"
+                "{shape:?}, noise {noise}, {node} MiB a node: {outcomes:?}"
             );
         }
     }

@@ -344,11 +344,11 @@ fn a_chase_stalls_by_all_but_the_hits_cost() {
         let total = stall.levels.total();
         assert!((total - found.value).abs() < 1.0, "{name}");
         if level > 0 {
-            let told = match Served::of(name) {
+            let level = match Served::of(name) {
                 Served::L2 => Served::L1,
                 served => served,
             };
-            assert!(stall.levels.get(told) > 0.85 * total, "{name}: {stall:#?}");
+            assert!(stall.levels.get(level) > 0.85 * total, "{name}: {stall:#?}");
         }
     }
 }

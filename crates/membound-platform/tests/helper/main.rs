@@ -73,6 +73,6 @@ fn victim(root: &str, architecture: &str, way: &str, setting: &str) -> ExitCode 
 
 fn say(line: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
-    let said = writeln!(out, "{line}").and_then(|()| out.flush());
-    ExitCode::from(if said.is_ok() { code } else { 5 })
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    ExitCode::from(if written.is_ok() { code } else { 5 })
 }

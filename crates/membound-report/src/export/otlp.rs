@@ -32,9 +32,9 @@ pub fn otlp(profile: &Profile, detail: &Detail) -> Vec<u8> {
         let mut one = Message::new();
         one.message(1, &tables.value_type(kind, "nanoseconds"));
         for (key, moments) in &observations {
-            let seen = moments.iter().filter(|(_, sum)| value(sum) > 0);
+            let nonzero = moments.iter().filter(|(_, sum)| value(sum) > 0);
             let (times, values): (Vec<u64>, Vec<u64>) =
-                seen.map(|(t_ns, sum)| (*t_ns, value(sum))).unzip();
+                nonzero.map(|(t_ns, sum)| (*t_ns, value(sum))).unzip();
             if !values.is_empty() {
                 one.message(2, &tables.sample(profile, *key, &values, &times));
             }

@@ -14,10 +14,10 @@ pub(crate) struct Deciles {
 pub(crate) fn deciles(level: &CalibratedLevel) -> Option<Deciles> {
     let total: u64 = level.ticks.iter().map(|bin| bin.count).sum();
     let at = |share: f64| {
-        let mut seen = 0;
+        let mut counted = 0;
         level.ticks.iter().find_map(|bin| {
-            seen += bin.count;
-            (seen as f64 >= share * total as f64).then_some(bin.ticks)
+            counted += bin.count;
+            (counted as f64 >= share * total as f64).then_some(bin.ticks)
         })
     };
     (total > 0).then_some(())?;

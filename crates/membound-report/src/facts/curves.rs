@@ -261,22 +261,22 @@ impl SettingFamily<'_> {
         let faster = |(_, point): &&(&str, &LatencyPoint)| point.ns_high < first.ns_low;
         let by_time =
             |a: &&(&str, &LatencyPoint), b: &&(&str, &LatencyPoint)| a.1.ns.total_cmp(&b.1.ns);
-        let said = |found: Option<&(&str, &LatencyPoint)>, what: &str| {
+        let sentence = |found: Option<&(&str, &LatencyPoint)>, what: &str| {
             found.map(|(title, point)| {
                 let part = units::number(point.ns / first.ns);
                 format!("{title} is the {what}, {part} of {first_title}")
             })
         };
-        let fastest = said(all.iter().filter(faster).min_by(by_time), "fastest");
-        let slowest = said(all.iter().filter(slower).max_by(by_time), "slowest");
-        let said: Vec<String> = [fastest, slowest].into_iter().flatten().collect();
+        let fastest = sentence(all.iter().filter(faster).min_by(by_time), "fastest");
+        let slowest = sentence(all.iter().filter(slower).max_by(by_time), "slowest");
+        let sentences: Vec<String> = [fastest, slowest].into_iter().flatten().collect();
         let place = units::bytes(size);
-        if said.is_empty() {
+        if sentences.is_empty() {
             return format!(
                 "at {place} no setting differs from {first_title} beyond the intervals"
             );
         }
-        format!("at {place} {}", said.join("; "))
+        format!("at {place} {}", sentences.join("; "))
     }
 }
 

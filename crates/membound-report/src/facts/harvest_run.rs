@@ -116,11 +116,11 @@ fn harvested(run: &HarvestRun) -> String {
 
 /// Describes the benefit of time slices that scavengers gave each other.
 fn balance(balance: &HarvestBalance) -> Option<String> {
-    let worth = balance.worth?;
+    let work_ratio = balance.worth?;
     Some(format!(
         "Interleaved, scavengers did {} of the work that they do one after another ({}); they ran one after \
          another for {} of {}.",
-        units::percent(worth),
+        units::percent(work_ratio),
         units::plural(balance.trials as usize, "trial"),
         units::seconds(balance.apart_s),
         units::seconds(balance.apart_s + balance.together_s)
@@ -156,12 +156,12 @@ fn slowed(run: &HarvestRun) -> String {
 
 /// Title of the distribution of distances.
 pub(crate) fn distance_title(run: &HarvestRun) -> String {
-    let who = if has_primary(run) {
+    let program = if has_primary(run) {
         "the primary"
     } else {
         "a program"
     };
-    format!("from a yield until {who} ran again")
+    format!("from a yield until {program} ran again")
 }
 
 /// True if the slowdown significantly exceeds the limit: its whole interval lies above. False without an
@@ -175,13 +175,13 @@ pub(crate) fn exceeds_slowdown_limit(run: &HarvestRun) -> bool {
 fn came_back(run: &HarvestRun) -> Option<String> {
     let distances = &run.distance_ns;
     let p99 = distances.p99?;
-    let who = if has_primary(run) {
+    let program = if has_primary(run) {
         "The primary"
     } else {
         "A program"
     };
     let mut text = format!(
-        "{who} ran again within {} of its yield in 99 of 100 time slices",
+        "{program} ran again within {} of its yield in 99 of 100 time slices",
         units::duration_ns(p99)
     );
     if let Some(kept) = beyond(run) {
@@ -551,14 +551,14 @@ pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
 
 /// Describes the source of CPU time for scavengers in addition to the stalls, and the reason.
 pub(crate) fn slots(slots: &HarvestSlots) -> String {
-    let who = match slots.mode {
+    let placement = match slots.mode {
         SlotMode::Stalls => "scavengers ran in stalls only",
         SlotMode::Smt => "scavengers also ran on other hardware threads of the primary's cores",
         SlotMode::Kernel => {
             "at the end scavengers were kept off other hardware threads of the primary's cores"
         }
     };
-    let mut text = who.to_owned();
+    let mut text = placement.to_owned();
     if !slots.why.is_empty() {
         text.push_str(&format!(": {}", slots.why));
     }

@@ -213,9 +213,9 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
         .collect();
     if !sites.is_empty() {
         sites.sort_by(|a, b| {
-            let taken =
+            let yields =
                 |it: &HarvestSite| it.executions.unwrap_or_default() / f64::from(it.every.max(1));
-            taken(b).total_cmp(&taken(a))
+            yields(b).total_cmp(&yields(a))
         });
         out.heading("yields between", "");
         let mut table = Table::new()

@@ -289,7 +289,7 @@ fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
     let known: BTreeSet<&str> = known.iter().map(|p| p.symbol.as_str()).collect();
     let is_open = |component: &&Component| !known.contains(component.symbol.as_str());
     for component in topology.components.iter().filter(is_open) {
-        let whose = if component.application {
+        let owner = if component.application {
             " (the measuring program)"
         } else {
             ""
@@ -297,7 +297,7 @@ fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
         table.row([
             component.symbol.clone(),
             format!("{} Bytes", component.line_bytes),
-            format!("{}{whose}", component.name),
+            format!("{}{owner}", component.name),
         ]);
     }
     if !table.is_empty() {

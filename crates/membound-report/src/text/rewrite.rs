@@ -23,7 +23,7 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let programs = check.processes.len();
     let patched = check.processes.iter().filter(|it| it.patched).count();
     // If patches were missing for part of a program's run, its counts cover only part of its executions.
-    let seen = if check.missed.is_empty() {
+    let counted = if check.missed.is_empty() {
         Counted::All
     } else {
         Counted::Part
@@ -31,13 +31,13 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let remark = format!(
         "{patched} of {} patched{}",
         units::plural(programs, "program"),
-        match seen {
+        match counted {
             Counted::All => "",
             Counted::Part => ", part of the time only: see below",
         }
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
-    modules(&mut out, &check.modules, seen);
+    modules(&mut out, &check.modules, counted);
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
     for module in &check.modules {
         for (reason, count) in &module.counts.refused {

@@ -151,13 +151,13 @@ impl Table {
 
     fn laid_out(&self, width: usize) -> Vec<String> {
         // An expendable column without content is dropped at once.
-        let says = |index: usize| {
+        let has_content = |index: usize| {
             let may_leave = self.columns[index].expendable > 0;
             let mut cells = self.rows.iter().map(|row| row[index].trim());
             cells.any(|cell| !(cell.is_empty() || may_leave && cell == NONE))
         };
         let mut shown: Vec<usize> = (0..self.columns.len())
-            .filter(|&index| says(index))
+            .filter(|&index| has_content(index))
             .collect();
         let natural: Vec<usize> = (0..self.columns.len())
             .map(|index| {

@@ -89,17 +89,17 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     let mut log = None;
     if args.dry_run {
         let path = args.joblog.as_ref().filter(|_| again(args).is_some());
-        let held = path.and_then(|path| std::fs::read(path).ok());
-        skip(&mut listed, &held.unwrap_or_default(), args);
+        let content = path.and_then(|path| std::fs::read(path).ok());
+        skip(&mut listed, &content.unwrap_or_default(), args);
     } else {
         json = args.json.as_deref().map(Target::open).transpose()?;
         if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
             anyhow::bail!("--json to stdout needs --output: jobs print there too");
         }
         if let Some(path) = &args.joblog {
-            let (opened, held) = JobLog::open(path, again(args).is_some())
+            let (opened, content) = JobLog::open(path, again(args).is_some())
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            skip(&mut listed, &held, args);
+            skip(&mut listed, &content, args);
             log = Some((path.clone(), opened));
         }
     }

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_for_a_while_after_it_ran_and_scavengers_never_do() {
-        let mut beside = SiblingBinding::new(Vec::new(), cpus(&[0, 1]), 1);
+        let mut binding = SiblingBinding::new(Vec::new(), cpus(&[0, 1]), 1);
         let scavenger = ScavengerStatus {
             state: Some(ScavengerProcessState::Runs),
             code: 0,
@@ -338,25 +338,25 @@ mod tests {
             scavengers: vec![scavenger],
             ..Harvested::default()
         };
-        let mut seen = vec![
+        let mut threads = vec![
             thread(7, "server", 5, 3),
             thread(8, "renamed", 5, 1),
             thread(9, "membound-lanes", 5, 2),
         ];
         for _ in 0..RECENT_POLLS {
-            assert_eq!(beside.runs_on(&seen, &harvested), on(&[3]));
+            assert_eq!(binding.runs_on(&threads, &harvested), on(&[3]));
         }
-        assert_eq!(beside.runs_on(&seen, &harvested), on(&[]));
-        seen[0].ticks += 1;
-        assert_eq!(beside.runs_on(&seen, &harvested), on(&[3]));
+        assert_eq!(binding.runs_on(&threads, &harvested), on(&[]));
+        threads[0].ticks += 1;
+        assert_eq!(binding.runs_on(&threads, &harvested), on(&[3]));
     }
 
     #[test]
     fn the_others_are_kept_off_where_none_is_to_be_used() {
-        let beside = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
-        assert_eq!(beside.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
-        assert_eq!(beside.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
+        let binding = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
+        assert_eq!(binding.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
+        assert_eq!(binding.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
         // Without any other CPU, they run on the siblings all the same.
-        assert_eq!(beside.rest(&cpus(&[0, 1]), Use::KeepFree), cpus(&[0, 1]));
+        assert_eq!(binding.rest(&cpus(&[0, 1]), Use::KeepFree), cpus(&[0, 1]));
     }
 }

@@ -211,10 +211,10 @@ impl RoleAssignment {
 
     /// Takes all scavengers as ordinary processes, beside a command that is itself profiled.
     pub(super) fn all_ordinary(&mut self) -> Vec<Ordinary> {
-        let turns = std::mem::take(&mut self.turns).into_iter();
-        let held = std::mem::take(&mut self.held).into_iter();
-        let others = turns
-            .chain(held)
+        let harvested = std::mem::take(&mut self.turns).into_iter();
+        let waiting = std::mem::take(&mut self.held).into_iter();
+        let others = harvested
+            .chain(waiting)
             .map(|member| ordinary(member, COMMAND_IS_LEARNED));
         others.chain(std::mem::take(&mut self.ordinary)).collect()
     }
@@ -228,8 +228,9 @@ impl RoleAssignment {
             }
             if processes.count() == 0 && !processes.is_learning() {
                 // No program is left from which a plan could come.
-                let held = std::mem::take(&mut self.held);
-                held.into_iter()
+                let waiting = std::mem::take(&mut self.held);
+                waiting
+                    .into_iter()
                     .for_each(|member| processes.add(ordinary(member, NOT_LEARNED)));
             } else if processes.has_free_processor()
                 && !self.held.is_empty()
@@ -244,8 +245,8 @@ impl RoleAssignment {
     /// Assigns the copies that waited for this result.
     fn decide(&mut self, task: ObservationResult, processes: &mut Processes) {
         let ObservationResult { mut task, learned } = task;
-        let held = std::mem::take(&mut self.held);
-        let (mut these, others): (Vec<Member>, Vec<Member>) = held
+        let waiting = std::mem::take(&mut self.held);
+        let (mut these, others): (Vec<Member>, Vec<Member>) = waiting
             .into_iter()
             .partition(|(scavenger, _)| scavenger.arguments == task.plan_request.words);
         self.held = others;

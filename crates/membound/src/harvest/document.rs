@@ -244,12 +244,12 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     if plan.role != HarvestRole::Primary || plan.sites.iter().any(|site| site.chosen) {
         return None;
     }
-    let mut told = "no load of the command yields according to its plan".to_owned();
+    let mut message = "no load of the command yields according to its plan".to_owned();
     for missing in &plan.missing {
-        told.push_str("; ");
-        told.push_str(&missing.why.reason);
+        message.push_str("; ");
+        message.push_str(&missing.why.reason);
     }
-    Some(told)
+    Some(message)
 }
 
 /// Time of scavengers in slices, in seconds: the mean of the timed slices, skipped ones included as 0, times
@@ -439,8 +439,11 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         let path = path.display().to_string();
         let plan = |role| membound_harvest::by_hand(&path, &bytes, role, &[]).unwrap();
-        let told = without_yields(&plan(HarvestRole::Primary)).unwrap();
-        assert!(told.contains("no load of the command yields"), "{told}");
+        let message = without_yields(&plan(HarvestRole::Primary)).unwrap();
+        assert!(
+            message.contains("no load of the command yields"),
+            "{message}"
+        );
         assert_eq!(without_yields(&plan(HarvestRole::Scavenger)), None);
     }
 }

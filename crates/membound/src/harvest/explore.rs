@@ -364,25 +364,25 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
     /// Share of the largest number of slices in a run below which a run had hardly any.
     const MIN_TURN_SHARE: f64 = 0.001;
     let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
-    let told = |row: &ExploreRow| -> Vec<u64> {
-        let turns = row.runs.iter().filter_map(|run| run.turns);
-        turns.collect()
+    let slice_counts = |row: &ExploreRow| -> Vec<u64> {
+        let slices = row.runs.iter().filter_map(|run| run.turns);
+        slices.collect()
     };
-    let most = rows().flat_map(told).max().unwrap_or(0) as f64;
+    let most = rows().flat_map(slice_counts).max().unwrap_or(0) as f64;
     let mut notes = Vec::new();
     for row in rows() {
-        let turns = told(row);
-        let few = turns
+        let counts = slice_counts(row);
+        let few = counts
             .iter()
-            .filter(|turns| (**turns as f64) < most * MIN_TURN_SHARE);
+            .filter(|count| (**count as f64) < most * MIN_TURN_SHARE);
         let count = few.count();
         // A row in which no run had a time slice ran without scavengers, so none of them came too late.
-        if count > 0 && turns.iter().any(|turns| *turns > 0) {
+        if count > 0 && counts.iter().any(|count| *count > 0) {
             notes.push(format!(
                 "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \
                  (they did not come to a yield in time)",
                 row.setting,
-                turns.len()
+                counts.len()
             ));
         }
     }

@@ -100,7 +100,7 @@ impl Follower {
             let mut guard = Guard::new(limits, yields);
             let mut observed = Observed::default();
             let mut changing = None;
-            let mut looks = 0_u32;
+            let mut polls = 0_u32;
             let mut idle_polls = IdlePolls::default();
             loop {
                 let awaits_first =
@@ -151,16 +151,16 @@ impl Follower {
                     others.processes.poll();
                     continue;
                 }
-                looks += 1;
-                let decides = looks.is_multiple_of(POLLS_PER_DECISION);
-                let held = guard.as_ref().is_some_and(Guard::holds_back);
-                let beside = decides && slots.decide(&observed.harvested, held);
+                polls += 1;
+                let decides = polls.is_multiple_of(POLLS_PER_DECISION);
+                let holds_back = guard.as_ref().is_some_and(Guard::holds_back);
+                let binding_changed = decides && slots.decide(&observed.harvested, holds_back);
                 slots.poll(&remote, pid, &observed.harvested, &observed.own_thread_s);
                 others.poll(&remote, &mut observed);
                 if let Some(guard) = &mut guard
                     && decides
                 {
-                    if beside {
+                    if binding_changed {
                         guard.discard_so_far(&observed.harvested);
                     } else {
                         changing = guarded(guard, changing, &remote, &observed.harvested);
@@ -276,9 +276,10 @@ struct IdlePolls(u32);
 impl IdlePolls {
     /// Compares the counters of a poll with those of the poll before.
     fn update(&mut self, harvested: &Harvested, before: &Harvested) {
-        let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
+        let slice_counts =
+            |it: &Harvested| [it.with, it.without, it.waits].map(|slices| slices.count);
         // While yields are removed, polls stay frequent, so that the guard installs them again in time.
-        let rests = turns(harvested) == turns(before)
+        let rests = slice_counts(harvested) == slice_counts(before)
             && harvested.requested == before.requested
             && harvested.withdrawn.is_empty();
         self.0 = if rests { self.0.saturating_add(1) } else { 0 };

@@ -90,13 +90,13 @@ impl Off {
         remote.set_admitted_share(0.0);
         remote.set_places(&vec![self.place; self.scavengers]);
         let after_s = (begun - self.begun).as_secs_f64();
-        let told = match self.place {
+        let message = match self.place {
             ScavengerPlacement::Held => "scavengers waited from then on",
             _ => "scavengers went on, each on its own thread",
         };
-        let told = format!("harvest: it was switched off after {after_s:.1} s: {told}");
+        let message = format!("harvest: it was switched off after {after_s:.1} s: {message}");
         if self.yields.is_empty() {
-            return told;
+            return message;
         }
         let exchange = remote.withdraw(self.yields.clone());
         while !remote.settled(exchange) && begun.elapsed() < TEXT_CHANGE_TIMEOUT {
@@ -106,7 +106,7 @@ impl Off {
         let out = harvested.map_or(0, |harvested| harvested.withdrawn.len());
         let (all, ms) = (self.yields.len(), begun.elapsed().as_millis());
         format!(
-            "{told}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
+            "{message}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
         )
     }
 }

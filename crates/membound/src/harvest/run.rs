@@ -129,8 +129,8 @@ fn contradiction(args: &RunArgs) -> Option<String> {
         return Some("--slo-p95 needs --requests, which says what a request is".to_owned());
     }
     if args.requests.is_some() && args.no_primary {
-        let told = "--requests describes the command, and --no-primary has no command";
-        return Some(told.to_owned());
+        let message = "--requests describes the command, and --no-primary has no command";
+        return Some(message.to_owned());
     }
     slots::complaint(args)
 }

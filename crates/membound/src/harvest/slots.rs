@@ -53,18 +53,18 @@ impl Slots {
         // The slowdown is measured by time slices, so one scavenger has to stay in stalls.
         let in_stalls = usize::from(args.max_slowdown.is_some());
         let most = scavengers.saturating_sub(in_stalls);
-        let beside = SiblingBinding::new(cores, cpu.allowed.clone(), most);
+        let binding = SiblingBinding::new(cores, cpu.allowed.clone(), most);
         match args.smt {
             SmtPolicy::Off => Self::Kernel(
-                beside,
+                binding,
                 "the other hardware threads of the command's cores are left alone (--smt off)",
             ),
             SmtPolicy::Auto | SmtPolicy::On if most == 0 => Self::Kernel(
-                beside,
+                binding,
                 "--max-slowdown is held by the turns of scavengers in stalls, and there is only one \
                  scavenger",
             ),
-            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(beside, SiblingControl::new(limits)),
+            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(binding, SiblingControl::new(limits)),
         }
     }
 
@@ -168,15 +168,15 @@ pub(super) fn given(args: &RunArgs) -> Vec<Vec<CpuId>> {
 
 /// What is wrong with the lists of `--siblings`, or `None`.
 pub(super) fn complaint(args: &RunArgs) -> Option<String> {
-    let mut seen = Vec::new();
+    let mut named = Vec::new();
     for cpu in given(args).into_iter().flatten() {
         if let Err(error) = affinity::check(&Root::system(), cpu) {
             return Some(format!("--siblings: {error}"));
         }
-        if seen.contains(&cpu) {
+        if named.contains(&cpu) {
             return Some(format!("--siblings: cpu {cpu} is named twice"));
         }
-        seen.push(cpu);
+        named.push(cpu);
     }
     None
 }

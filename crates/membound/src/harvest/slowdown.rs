@@ -144,9 +144,9 @@ impl Spans {
 fn estimate(spans: &[Span]) -> Option<Slowdown> {
     let all = spans.iter().copied().fold(Span::default(), Span::and);
     let share = all.slowdown()?;
-    let holding = |turns: fn(&Span) -> Turns| {
-        let held = spans.iter().filter(|span| turns(span).count > 0);
-        held.count()
+    let holding = |slices: fn(&Span) -> Turns| {
+        let with_slices = spans.iter().filter(|span| slices(span).count > 0);
+        with_slices.count()
     };
     let freedom = holding(|span| span.with)
         .min(holding(|span| span.without))
@@ -240,9 +240,9 @@ mod tests {
         let mut spans = Spans::default();
         let mut so_far = Harvested::default();
         for look in 0..1000_u64 {
-            let seen = span(10, 110 + look % 2 * 20, 100);
-            so_far.with = sum(so_far.with, seen.with);
-            so_far.without = sum(so_far.without, seen.without);
+            let added = span(10, 110 + look % 2 * 20, 100);
+            so_far.with = sum(so_far.with, added.with);
+            so_far.without = sum(so_far.without, added.without);
             spans.update(&so_far);
             // A poll with unchanged counters is ignored.
             spans.update(&so_far);

@@ -319,18 +319,18 @@ mod tests {
             slo_p95_ns: None,
         });
         let mut so_far = Harvested::default();
-        let mut turns = |each_ns: u64, control: &mut SiblingControl| {
-            let add = |turns: &mut Turns, ns: u64| {
-                turns.count += 10_000;
-                turns.cpu_ns += 10_000 * ns;
+        let mut add_slices = |each_ns: u64, control: &mut SiblingControl| {
+            let add = |slices: &mut Turns, ns: u64| {
+                slices.count += 10_000;
+                slices.cpu_ns += 10_000 * ns;
             };
             add(&mut so_far.with, each_ns);
             add(&mut so_far.without, 100);
             control.decide(&so_far, BESIDE);
             control.is_on()
         };
-        assert!([130, 130, 105, 130, 130].map(|ns| turns(ns, &mut control)) == [true; 5]);
-        assert!(!turns(130, &mut control));
+        assert!([130, 130, 105, 130, 130].map(|ns| add_slices(ns, &mut control)) == [true; 5]);
+        assert!(!add_slices(130, &mut control));
         assert_eq!(control.exceeded(), Some(ExceededBound::Slowdown));
     }
 }

@@ -151,16 +151,16 @@ impl SpanControl {
             kept: times::within(&now.times, self.bound_ns),
             hidden: times::within(&now.times, self.hidden_ns),
         };
-        let turns = so_far.timed.saturating_sub(self.last.timed);
-        if turns < MIN_TIMED_TURNS {
+        let slices = so_far.timed.saturating_sub(self.last.timed);
+        if slices < MIN_TIMED_TURNS {
             return None;
         }
-        let share = (so_far.kept - self.last.kept) / turns as f64;
-        let long = 1.0 - (so_far.hidden - self.last.hidden) / turns as f64;
+        let share = (so_far.kept - self.last.kept) / slices as f64;
+        let long = 1.0 - (so_far.hidden - self.last.hidden) / slices as f64;
         self.looks += 1;
-        if turns < SUFFICIENT_TIMED_TURNS
+        if slices < SUFFICIENT_TIMED_TURNS
             && self.looks < MAX_POLLS_PER_DECISION
-            && self.may_be_chance(share, turns)
+            && self.may_be_chance(share, slices)
         {
             return None;
         }
@@ -230,12 +230,12 @@ impl SpanControl {
     }
 
     /// Whether as many slices again could move the share to the other side of its target by chance.
-    fn may_be_chance(&self, share: f64, turns: u64) -> bool {
-        let turns = turns as f64;
+    fn may_be_chance(&self, share: f64, slices: u64) -> bool {
+        let slices = slices as f64;
         // As if one slice more kept to the bound and one more did not: otherwise shares of 0 and 1 would have
         // no error.
-        let mended = (share * turns + 1.0) / (turns + 2.0);
-        let error = (mended * (1.0 - mended) / turns).sqrt();
+        let mended = (share * slices + 1.0) / (slices + 2.0);
+        let error = (mended * (1.0 - mended) / slices).sqrt();
         // The share of the shortest slices is the reference for longer spans, so it is measured to within
         // `SHARE_NOISE`.
         let away = if self.probing {

@@ -85,10 +85,10 @@ pub(super) enum Change {
 impl Yields {
     /// Ranks the yields, all of which are installed at first.
     pub(super) fn new(mut yields: Vec<PlannedYield>) -> Self {
-        let worth = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
+        let gain_per_cost = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
         yields.sort_by(|a, b| {
-            let by_worth = worth(b).total_cmp(&worth(a));
-            by_worth.then(b.gain.total_cmp(&a.gain))
+            let by_gain_per_cost = gain_per_cost(b).total_cmp(&gain_per_cost(a));
+            by_gain_per_cost.then(b.gain.total_cmp(&a.gain))
         });
         let gain = |it: &PlannedYield| it.gain.max(0.0);
         let wanted: f64 = yields.iter().map(gain).sum::<f64>() * MIN_INSTALLED_GAIN_SHARE;

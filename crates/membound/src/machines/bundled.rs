@@ -42,11 +42,11 @@ pub(crate) fn bundled(name: &str) -> Option<anyhow::Result<(String, MachineProfi
         .with_context(|| format!("the bundled machine {name} cannot be read"));
     Some(read.map(|profile| {
         let figures = profile.machine.conditions.labels.get("figures");
-        let told = match figures {
+        let label = match figures {
             Some(figures) => format!("{name} ({figures})"),
             None => (*name).to_owned(),
         };
-        (told, profile)
+        (label, profile)
     }))
 }
 

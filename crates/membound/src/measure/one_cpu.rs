@@ -94,8 +94,8 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     let mut labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
     if let Some(reason) = &session.portable_because {
         output::complain(&format!("portable kernels, which are less tight: {reason}"));
-        let told = format!("portable, because {reason}");
-        labels.entry("kernels".to_owned()).or_insert(told);
+        let label = format!("portable, because {reason}");
+        labels.entry("kernels".to_owned()).or_insert(label);
     }
     let timer = session.clock.describe(session.core_hz);
     MachineProfile {

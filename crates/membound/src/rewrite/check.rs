@@ -46,7 +46,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs unpatched: {obstacle}"));
     }
-    let told = session.obstacle().is_some();
+    let obstacle_reported = session.obstacle().is_some();
     let churn = args
         .churn
         .map(|every| Churn::begin(session.remote(), every));
@@ -55,7 +55,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let elapsed_s = begun.elapsed().as_secs_f64();
     let report = session.finish();
     let document = checked::document(args, &report, end, elapsed_s);
-    tell(&document, told);
+    tell(&document, obstacle_reported);
     tell_of_names(&report.perf_maps);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
@@ -70,8 +70,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the counts on stderr, since stdout is the program's.
-fn tell(document: &RewriteCheck, told: bool) {
-    if let (Some(reason), false) = (&document.reason, told) {
+fn tell(document: &RewriteCheck, obstacle_reported: bool) {
+    if let (Some(reason), false) = (&document.reason, obstacle_reported) {
         output::complain(&format!("ran unpatched: {reason}"));
     }
     if document.modules.is_empty() {

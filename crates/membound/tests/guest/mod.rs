@@ -337,8 +337,8 @@ fn tool(command: &mut Process) -> Result<String, Skip> {
         .output()
         .map_err(|error| Skip(format!("cannot start {name}: {error}")))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Skip(format!("{name} failed: {}", said.trim())));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(Skip(format!("{name} failed: {}", stderr.trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -19,9 +19,9 @@ fn beside(words: &str, mode: &str, options: &str) -> Option<Harvested> {
         .with(&scavenger, mode)
         .options(options);
     let harvested = harvest.run();
-    let told = format!("{harvested:#?}");
-    assert_eq!(harvested.left.stdout, "beside\n", "{told}");
-    assert_eq!(harvested.left.end, Ok(0), "{told}");
+    let context = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "beside\n", "{context}");
+    assert_eq!(harvested.left.end, Ok(0), "{context}");
     Some(harvested)
 }
 

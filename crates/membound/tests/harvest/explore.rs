@@ -36,15 +36,15 @@ fn names(table: &ExploredSweep) -> Vec<&str> {
 /// Checks that a figure is the mean of two runs, between them.
 #[track_caller]
 fn agrees(figure: Option<ExploreFigure>, runs: &[ExploreRun], of: fn(&ExploreRun) -> Option<f64>) {
-    let said: Option<Vec<f64>> = runs.iter().map(of).collect();
-    let Some(said) = said.filter(|said| !said.is_empty()) else {
+    let values: Option<Vec<f64>> = runs.iter().map(of).collect();
+    let Some(values) = values.filter(|values| !values.is_empty()) else {
         assert_eq!(figure, None);
         return;
     };
     let figure = figure.expect("all runs say it");
-    let mean = said.iter().sum::<f64>() / said.len() as f64;
-    let least = said.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = said.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     for (found, expected) in [
         (figure.value, mean),
         (figure.low, least),
@@ -111,8 +111,8 @@ fn every_row_that_was_asked_for_is_there_and_agrees_with_its_runs() {
         }
     }
     let harvest = kernel.rows.last().expect("it has rows");
-    let turns = harvest.runs.iter().map(|run| run.turns);
-    assert!(turns.flatten().all(|turns| turns > 0), "{harvest:#?}");
+    let slices = harvest.runs.iter().map(|run| run.turns);
+    assert!(slices.flatten().all(|slices| slices > 0), "{harvest:#?}");
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn a_program_is_its_own_scavenger_and_is_run_without_each_part() {
     assert_eq!(parts.rows.len(), 1 + membound_types::HarvestPart::ALL.len());
     for row in &parts.rows {
         is_sound(row, 1);
-        let turns = row.runs[0].turns.expect("it was a harvest");
+        let slices = row.runs[0].turns.expect("it was a harvest");
         let switches = row.setting != "switch";
-        assert_eq!(turns > 0, switches, "{row:#?}");
+        assert_eq!(slices > 0, switches, "{row:#?}");
     }
 }
 

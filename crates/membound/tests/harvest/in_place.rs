@@ -99,8 +99,8 @@ fn a_short_one_just_runs() {
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");
     assert_eq!(document.primary.yields, 0, "{document:#?}");
-    let told = document.notes.join("\n");
-    assert!(told.contains("ended before a plan"), "{told}");
+    let notes = document.notes.join("\n");
+    assert!(notes.contains("ended before a plan"), "{notes}");
 }
 
 #[test]
@@ -213,10 +213,10 @@ fn one_without_a_load_to_wait_for_says_so() {
     let (alone, harvested) = (harvest.alone(), harvest.run());
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");
-    let told = document.notes.join("\n");
-    let said = ["no load of the command yields", "has no plan", "too short"];
+    let notes = document.notes.join("\n");
+    let reasons = ["no load of the command yields", "has no plan", "too short"];
     assert!(
-        document.primary.yields > 0 || said.iter().any(|it| told.contains(it)),
+        document.primary.yields > 0 || reasons.iter().any(|it| notes.contains(it)),
         "{document:#?}"
     );
 }

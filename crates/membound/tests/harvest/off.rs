@@ -30,8 +30,8 @@ fn stop(words: &[&str]) -> (String, bool) {
         .args(words)
         .output()
         .expect("the command starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (said, output.status.success())
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (stderr, output.status.success())
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
         assert!(done, "{said}");
         running.join().expect("it runs to its end")
     });
-    let told = format!("{harvested:#?}");
-    assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{told}");
-    assert_eq!(harvested.left.end, Ok(0), "{told}");
-    assert!(begun.elapsed() < Duration::from_secs(40), "{told}");
-    assert!(harvested.document.primary.yields > 0, "{told}");
+    let context = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{context}");
+    assert_eq!(harvested.left.end, Ok(0), "{context}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{context}");
+    assert!(harvested.document.primary.yields > 0, "{context}");
     let notes = &harvested.document.notes;
     let note = notes
         .iter()
         .find(|note| note.contains("it was switched off"));
-    let note = note.unwrap_or_else(|| panic!("{told}"));
+    let note = note.unwrap_or_else(|| panic!("{context}"));
     assert!(
         note.contains("2 of the command's 2 yields were removed"),
         "{note}"

@@ -46,8 +46,8 @@ fn check(mode: &str, by: &str, requests: u64) {
     let document = &harvested.document;
     assert!(document.notes.is_empty(), "{:#?}", document.notes);
     let latency = latency(document);
-    let told = format!("{latency:#?}");
-    assert_eq!(counted(latency), requests, "{told}");
+    let context = format!("{latency:#?}");
+    assert_eq!(counted(latency), requests, "{context}");
     assert_eq!(latency.by, by);
     let source = match by {
         "sockets" => LatencySource::Socket,
@@ -57,17 +57,17 @@ fn check(mode: &str, by: &str, requests: u64) {
     let mut slow = 0;
     for phase in phases(latency) {
         let bins: u64 = phase.histogram.iter().map(|bin| bin.count).sum();
-        assert_eq!(bins, phase.requests, "{told}");
+        assert_eq!(bins, phase.requests, "{context}");
         let beyond = phase.histogram.iter().filter(|bin| bin.from_ns >= SLOW_NS);
         slow += beyond.map(|bin| bin.count).sum::<u64>();
-        assert!(phase.max_ns >= phase.p99_ns, "{told}");
+        assert!(phase.max_ns >= phase.p99_ns, "{context}");
     }
     // Others may be slow because another process had the processor.
-    assert!(slow + latency.spanning >= requests / 10, "{told}");
+    assert!(slow + latency.spanning >= requests / 10, "{context}");
     // The longer requests are, the more of them begin in one phase and end in another.
     let all = phases(latency).max_by_key(|it| it.requests);
     let most = all.expect("not all requests are that long");
-    assert!(most.p50_ns < SLOW_NS && most.p99_ns >= SLOW_NS, "{told}");
+    assert!(most.p50_ns < SLOW_NS && most.p99_ns >= SLOW_NS, "{context}");
 }
 
 #[test]

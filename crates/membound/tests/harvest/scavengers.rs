@@ -163,8 +163,8 @@ fn it_never_yields_again_while_threads_come_and_go() {
 fn it_takes_memory_while_there_is_some() {
     if let Some(harvested) = outlasted("hunger", "--memory 128M") {
         harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
-        let told = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
-        assert!(harvested.outputs[0].starts_with(told), "{harvested:#?}");
+        let expected = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
+        assert!(harvested.outputs[0].starts_with(expected), "{harvested:#?}");
     }
 }
 

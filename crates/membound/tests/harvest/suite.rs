@@ -298,8 +298,8 @@ pub(crate) fn measured() -> &'static Path {
             .args(parts)
             .args(["--quick", "--json"]);
         let output = command.arg(&path).output().expect("the command starts");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         path
     });
     &MEASURED

@@ -13,8 +13,8 @@ fn check(mode: &str, options: &str) -> Option<Harvested> {
         .options("--copies 2 --per-thread 1")
         .options(options);
     let harvested = harvest.run();
-    let said = format!("{mode}: 0 wrong\n");
-    assert_eq!(harvested.left.stdout, said, "{harvested:#?}");
+    let expected = format!("{mode}: 0 wrong\n");
+    assert_eq!(harvested.left.stdout, expected, "{harvested:#?}");
     assert_eq!(harvested.left.end, Ok(0), "{harvested:#?}");
     Some(harvested)
 }

@@ -70,9 +70,9 @@ fn sides_are_put_together_and_held_to_every_expression() {
     ];
     let failed = compare(&membound, BAD, &expressions);
     assert_eq!(failed.code, Some(1), "{failed:?}");
-    let told: Vec<&str> = failed.stderr.lines().collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[0].starts_with("membound: memory-bound +3pt failed: "));
+    let stderr_lines: Vec<&str> = failed.stderr.lines().collect();
+    assert_eq!(stderr_lines.len(), 3, "{stderr_lines:?}");
+    assert!(stderr_lines[0].starts_with("membound: memory-bound +3pt failed: "));
     for word in [
         "Gates",
         "failed",

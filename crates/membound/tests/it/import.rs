@@ -451,9 +451,9 @@ fn cycles_become_time_and_other_events_are_counted() {
             .iter()
             .all(|sample| sample.weight_ns == 1_000_000)
     );
-    let told = |text: &str| run.gaps.iter().find(|gap| gap.reason.contains(text));
-    assert_eq!(told("cache-misses").unwrap().count, Some(20));
-    assert!(told("2.00 GHz").is_some(), "{:?}", run.gaps);
+    let gap = |text: &str| run.gaps.iter().find(|gap| gap.reason.contains(text));
+    assert_eq!(gap("cache-misses").unwrap().count, Some(20));
+    assert!(gap("2.00 GHz").is_some(), "{:?}", run.gaps);
 }
 
 /// Checks that nothing is imported, with one line of error, and that the earlier output file is unchanged.
@@ -463,11 +463,11 @@ fn refused(membound: &Membound, name: &str, parts: &[&str]) {
     let done = membound.run(&format!("import {name} -o kept.run"));
     done.complains(1, parts);
     assert_eq!(fs::read_to_string(home.join("kept.run")).unwrap(), "kept");
-    let beside = fs::read_dir(home).unwrap().filter(|entry| {
+    let temporary = fs::read_dir(home).unwrap().filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with(".tmp")
     });
-    assert_eq!(beside.count(), 0);
+    assert_eq!(temporary.count(), 0);
 }
 
 #[test]

@@ -92,10 +92,10 @@ fn without_executable_memory_portable_kernels_measure_and_the_document_says_so()
         return;
     };
     let json = finished.json();
-    let told = json["machine"]["conditions"]["labels"]["kernels"].as_str();
+    let kernels = json["machine"]["conditions"]["labels"]["kernels"].as_str();
     assert!(
-        told.is_some_and(|it| it.starts_with("portable")),
-        "{told:?}"
+        kernels.is_some_and(|it| it.starts_with("portable")),
+        "{kernels:?}"
     );
     assert!(finished.stderr.contains("portable"), "{}", finished.stderr);
     for point in json["points"].as_array().unwrap() {

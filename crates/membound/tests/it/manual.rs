@@ -50,7 +50,7 @@ fn options(name: &str) -> Vec<String> {
 
 #[test]
 fn every_command_has_a_page_that_names_its_options() {
-    let mut seen = 0;
+    let mut pages = 0;
     for name in names() {
         let page = page(name);
         assert!(page.starts_with(".ie") || page.starts_with(".TH"), "{name}");
@@ -62,10 +62,10 @@ fn every_command_has_a_page_that_names_its_options() {
         for option in options(name) {
             let escaped = option.replace('-', "\\-");
             assert!(page.contains(&escaped), "{name}: no {option}");
-            seen += 1;
+            pages += 1;
         }
     }
-    assert!(seen > 100, "only {seen} options");
+    assert!(pages > 100, "only {pages} options");
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn formatters_have_nothing_to_say_against_a_page() {
             let written = stdin.write_all(page(name).as_bytes());
             written.expect("the formatter reads");
             drop(stdin);
-            let said = formatter.wait_with_output().expect("it ends");
-            let texts = [said.stdout, said.stderr].concat();
+            let output = formatter.wait_with_output().expect("it ends");
+            let texts = [output.stdout, output.stderr].concat();
             assert_eq!(String::from_utf8_lossy(&texts), "", "{tool}: {name}");
         }
     }

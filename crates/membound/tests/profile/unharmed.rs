@@ -36,15 +36,19 @@ fn check_with(samplers: &[&str], mode: &str, samples: u64) {
             &program,
             [mode],
         );
-        let told = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
-        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{told}");
-        assert_eq!(run.output.status.code(), plain.status.code(), "{told}");
-        assert_eq!(run.output.status.signal(), plain.status.signal(), "{told}");
+        let context = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
+        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{context}");
+        assert_eq!(run.output.status.code(), plain.status.code(), "{context}");
+        assert_eq!(
+            run.output.status.signal(),
+            plain.status.signal(),
+            "{context}"
+        );
         let info = &run.profile.run;
-        assert_eq!(info.exit_code, plain.status.code(), "{told}");
-        assert_eq!(info.signal, plain.status.signal(), "{told}");
-        assert!(info.samples >= samples, "{told}");
-        assert!(!run.profile.incomplete, "{told}");
+        assert_eq!(info.exit_code, plain.status.code(), "{context}");
+        assert_eq!(info.signal, plain.status.signal(), "{context}");
+        assert!(info.samples >= samples, "{context}");
+        assert!(!run.profile.incomplete, "{context}");
     }
 }
 

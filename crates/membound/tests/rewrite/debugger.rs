@@ -325,8 +325,8 @@ fn perf_is_told_names_of_trampolines() {
         );
     }
     let room = working.stop();
-    let told = std::fs::read_to_string(room.path().join("stderr")).expect("it can be read");
-    assert!(told.contains(map.0.to_str().unwrap()), "{told}");
+    let stderr = std::fs::read_to_string(room.path().join("stderr")).expect("it can be read");
+    assert!(stderr.contains(map.0.to_str().unwrap()), "{stderr}");
     assert!(map.0.exists(), "perf report reads it later");
 }
 
@@ -352,8 +352,8 @@ fn names_for_perf_do_not_follow_links() {
     let pid: u32 = stdout.lines().next().unwrap().parse().unwrap();
     let map = PerfMap::of(pid);
     // `ln` had one too.
-    let told = outcome.stderr();
-    let _all: Vec<PerfMap> = told
+    let stderr = outcome.stderr();
+    let _all: Vec<PerfMap> = stderr
         .lines()
         .filter_map(|line| line.strip_prefix("membound: names for perf are in "))
         .filter_map(|line| line.split(';').next())

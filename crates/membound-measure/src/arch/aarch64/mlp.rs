@@ -381,10 +381,14 @@ mod tests {
         );
         assert_eq!(window.last().unwrap(), "ldr w11, [x8, x15]");
         // Every register that is written is saved or caller-saved, and none is used twice.
-        let held = in_registers(&displacements);
-        assert_eq!(held.len(), DISPLACEMENTS.len());
-        for (index, (register, displacement)) in held.iter().enumerate() {
-            assert!(held[..index].iter().all(|(other, _)| other != register));
+        let registers = in_registers(&displacements);
+        assert_eq!(registers.len(), DISPLACEMENTS.len());
+        for (index, (register, displacement)) in registers.iter().enumerate() {
+            assert!(
+                registers[..index]
+                    .iter()
+                    .all(|(other, _)| other != register)
+            );
             assert!(displacements.contains(displacement));
             let saved = SAVED
                 .iter()

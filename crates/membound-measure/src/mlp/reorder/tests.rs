@@ -145,7 +145,7 @@ const CORES: [(&str, Core); 6] = [
 impl Core {
     /// Instructions in the window, the two loads with them, at the cliff of `pattern`.
     fn cliff(&self, pattern: &[Filler]) -> u32 {
-        let mut taken = [0_u32; Filler::ALL.len()];
+        let mut used = [0_u32; Filler::ALL.len()];
         let mut entries = 1;
         let mut entry: Vec<Filler> = Vec::new();
         let mut fillers = 0;
@@ -156,9 +156,9 @@ impl Core {
                 entry = vec![next];
                 entries += 1;
             }
-            taken[next as usize] += 1;
+            used[next as usize] += 1;
             // The loads take an integer register and an entry of the load queue each.
-            if entries + 1 > self.rob || !self.holds(&taken) {
+            if entries + 1 > self.rob || !self.holds(&used) {
                 break;
             }
             fillers += 1;

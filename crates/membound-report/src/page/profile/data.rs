@@ -398,9 +398,9 @@ fn thread(row: &ThreadRow, life: (f64, f64), names: &mut Names<'_>) -> Value {
 /// not when: its samples lie inside, and the remaining time is added after them first, then before.
 pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
-    let mut seen: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
+    let mut active_spans: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
     for group in &cells.groups {
-        let Some(span) = seen.get_mut(group.key.thread as usize) else {
+        let Some(span) = active_spans.get_mut(group.key.thread as usize) else {
             continue;
         };
         for cell in &group.cells {
@@ -411,7 +411,7 @@ pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     profile
         .threads
         .iter()
-        .zip(seen)
+        .zip(active_spans)
         .map(|(row, span)| {
             let (from, to) = span.unwrap_or((0.0, 0.0));
             let left = (positive(row.lifetime_s) - (to - from)).max(0.0);

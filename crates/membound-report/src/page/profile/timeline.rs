@@ -139,15 +139,15 @@ fn area(values: &[f64]) -> String {
 
 /// Top of a traffic lane: the machine's maximum, or the largest traffic if that is more.
 fn top(domain: &BandwidthDomain) -> f64 {
-    let seen = domain
+    let highest_gb_s = domain
         .timeline
         .iter()
         .map(|moment| moment.read_gb_s + moment.write_gb_s)
         .filter(|value| value.is_finite())
         .fold(0.0, f64::max);
     match &domain.machine_max_gb_s {
-        Outcome::Known(most) if most.is_finite() => seen.max(*most),
-        _ => seen,
+        Outcome::Known(most) if most.is_finite() => highest_gb_s.max(*most),
+        _ => highest_gb_s,
     }
 }
 

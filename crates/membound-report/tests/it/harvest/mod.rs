@@ -301,8 +301,8 @@ fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
         assert!(html.contains(sentence), "{html}");
         assert_eq!(html.contains("class=\"differs\">6.0 %"), is_told, "{html}");
     };
-    let told = "took 6.0 % [5.5, 6.5] more CPU time; allowed were 5.0 %.";
-    check(Some(0.055), Some(0.065), told, true);
+    let exceeded = "took 6.0 % [5.5, 6.5] more CPU time; allowed were 5.0 %.";
+    check(Some(0.055), Some(0.065), exceeded, true);
     let noisy = "took 6.0 % [4.9, 7.1] more CPU time; allowed were 5.0 %.";
     check(Some(0.049), Some(0.071), noisy, false);
     let unsure =
@@ -318,12 +318,12 @@ fn an_interval_that_is_missing_says_why_beside_the_slowdown() {
     gap.table = "primary.slowdown_low".to_owned();
     gap.why.reason = "the run was too short".to_owned();
     run.missing = vec![gap];
-    let said = "interval of the slowdown: the run was too short";
-    assert!(flowing(&run).contains(said));
+    let sentence = "interval of the slowdown: the run was too short";
+    assert!(flowing(&run).contains(sentence));
     let page = Page::parse(&page::harvest_run(&run));
     assert!(
         page.by_id("answer")
-            .is_some_and(|it| it.text.contains(said))
+            .is_some_and(|it| it.text.contains(sentence))
     );
 }
 
@@ -452,7 +452,7 @@ fn a_bound_that_nothing_comes_near_is_on_the_page() {
 
 #[test]
 fn skipped_time_slices_are_reported() {
-    let told = "20 % of all time slices were skipped";
+    let sentence = "20 % of all time slices were skipped";
     let mut run = fixture::full();
     assert!(!text::harvest_run(&run, Style::default()).contains("skipped"));
     run.distance_ns.skipped = run.distance_ns.timed / 4;
@@ -460,7 +460,7 @@ fn skipped_time_slices_are_reported() {
         page::harvest_run(&run),
         text::harvest_run(&run, Style::default()),
     ] {
-        assert!(shown.contains(told), "{shown}");
+        assert!(shown.contains(sentence), "{shown}");
     }
 }
 

@@ -65,12 +65,12 @@ fn folded_lines_sum_to_the_totals() {
         for (weight, total_s) in [(Weight::Time, cpu_s), (Weight::Stall, stall_s)] {
             let text = export::folded(&detail, weight);
             let mut sum = 0;
-            let mut seen = std::collections::BTreeSet::new();
+            let mut stacks = std::collections::BTreeSet::new();
             for line in text.lines() {
                 let (stack, value) = line.rsplit_once(' ').expect("a weight stands last");
                 sum += value.parse::<u64>().expect("the weight is a number");
                 assert!(!stack.is_empty());
-                assert!(seen.insert(stack.to_owned()), "{stack} twice");
+                assert!(stacks.insert(stack.to_owned()), "{stack} twice");
             }
             let off = sum as f64 - total_s * 1e9;
             // Each line is rounded to a nanosecond.

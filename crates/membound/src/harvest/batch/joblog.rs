@@ -147,24 +147,24 @@ impl JobLog {
             .append(true)
             .truncate(false)
             .open(path)?;
-        let mut held = Vec::new();
+        let mut content = Vec::new();
         if file.metadata()?.is_file() {
-            io::Read::read_to_end(&mut &file, &mut held)?;
-            if !HEADER.starts_with(&held) && !held.starts_with(HEADER) {
+            io::Read::read_to_end(&mut &file, &mut content)?;
+            if !HEADER.starts_with(&content) && !content.starts_with(HEADER) {
                 let why = "it holds something other than a job log";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             // A batch on a full disk may have left a partial line.
-            let whole = held.iter().rposition(|byte| *byte == b'\n');
+            let whole = content.iter().rposition(|byte| *byte == b'\n');
             let whole = whole.filter(|_| resume).map_or(0, |at| at + 1);
-            held.truncate(whole);
+            content.truncate(whole);
         }
         let log = Self {
             file,
-            held_bytes: held.len() as u64,
+            held_bytes: content.len() as u64,
             waiting: Vec::new(),
         };
-        Ok((log, held))
+        Ok((log, content))
     }
 
     /// Removes what is not continued, and writes the header into an empty log.

@@ -200,8 +200,8 @@ impl Lineup {
         loop {
             while running.len() < self.slots {
                 let memory = |(job, _): &&(usize, f64)| self.is_memory_bound[*job];
-                let beside = running.iter().filter(memory).count();
-                let Some(job) = waiting.next(beside) else {
+                let memory_bound_running = running.iter().filter(memory).count();
+                let Some(job) = waiting.next(memory_bound_running) else {
                     break;
                 };
                 running.push((job, self.wall_s[job]));

@@ -92,8 +92,8 @@ impl Harvest {
         }
         command.arg("--output").arg(self.room.path());
         command.arg("--json").arg(self.document());
-        let told = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
-        command.stdout(Stdio::null()).stderr(told);
+        let stderr = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
+        command.stdout(Stdio::null()).stderr(stderr);
         self.words = scavenger_jobs.iter().map(|it| it.words.clone()).collect();
         Some(command)
     }
@@ -137,12 +137,12 @@ pub(super) fn stderr_beside(stdout: &Path) -> PathBuf {
 /// How the scavengers with these `words` ended. The document lists ordinary processes last, so entries are
 /// matched by words; two with the same words are interchangeable.
 fn ends(words: &[Vec<String>], scavengers: &[Scavenger]) -> Vec<End> {
-    let mut told: Vec<&Scavenger> = scavengers.iter().collect();
+    let mut unmatched: Vec<&Scavenger> = scavengers.iter().collect();
     words
         .iter()
         .map(|words| {
-            let at = told.iter().position(|it| it.command == *words);
-            at.map_or(End::NotBegun, |at| end(told.remove(at)))
+            let at = unmatched.iter().position(|it| it.command == *words);
+            at.map_or(End::NotBegun, |at| end(unmatched.remove(at)))
         })
         .collect()
 }
@@ -225,7 +225,7 @@ mod tests {
     fn scavenger_jobs_are_told_by_their_words_in_whatever_order() {
         let words = [["chase", "1"], ["sort", "1"], ["chase", "1"], ["walk", "3"]]
             .map(|words| words.map(str::to_owned).to_vec());
-        let told = [
+        let scavengers = [
             scavenger(&["walk", "3"], ScavengerState::Unfinished, None),
             scavenger(&["chase", "1"], ScavengerState::Finished, Some(3)),
             scavenger(&["chase", "1"], ScavengerState::Refused, None),
@@ -237,7 +237,7 @@ mod tests {
             stdout: Some("/d/1-0.out".into()),
         };
         assert_eq!(
-            ends(&words, &told),
+            ends(&words, &scavengers),
             [first, End::NotBegun, End::NotBegun, End::Lost]
         );
     }

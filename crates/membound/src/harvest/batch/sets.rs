@@ -59,16 +59,16 @@ pub(super) fn choose(
     record: &Record,
 ) -> Choice {
     let most = waiting.div_ceil(free.max(1)).min(MAX_SCAVENGERS);
-    let worth: Vec<&Candidate<'_>> = candidates
+    let gaining: Vec<&Candidate<'_>> = candidates
         .iter()
         .filter(|it| it.gain_fraction >= MIN_GAIN_FRACTION)
         .collect();
-    if harvest == BatchHarvest::Off || most < 2 || worth.len() < 2 {
+    if harvest == BatchHarvest::Off || most < 2 || gaining.len() < 2 {
         return Choice::None;
     }
     let mut sets: Vec<(Chosen, f64)> = Vec::new();
     let mut may_be_tried = None;
-    for members in groups(&worth, most) {
+    for members in groups(&gaining, most) {
         let key = key(&members);
         let known = record.set(&key);
         let promise = promise(&members, record);
@@ -90,9 +90,9 @@ pub(super) fn choose(
         }
         sets.push((Chosen { jobs, key, why }, gain));
     }
-    let turn = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
+    let allows_trial = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
     sets.retain(|(set, gain)| match set.why {
-        BatchSetReason::Trial => turn,
+        BatchSetReason::Trial => allows_trial,
         BatchSetReason::Asked => *gain > 1.0,
         BatchSetReason::Measured => true,
     });

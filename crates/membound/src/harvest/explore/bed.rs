@@ -433,8 +433,8 @@ fn read(json: &Path) -> Result<HarvestRun, String> {
 fn p95_ns(document: &HarvestRun) -> Option<f64> {
     let latency = document.primary.latency.as_ref()?;
     let both = [&latency.with, &latency.without];
-    let told = both.into_iter().flatten();
-    let most = told.max_by_key(|it: &&Latencies| it.requests)?;
+    let measured = both.into_iter().flatten();
+    let most = measured.max_by_key(|it: &&Latencies| it.requests)?;
     Some(most.p95_ns)
 }
 

@@ -134,8 +134,8 @@ pub(super) fn all<'a>(
             Err(why) => notes.push(format!("requests without scavengers: {why}")),
         }
     }
-    let beside = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
-    let core = info.cpu.smt_siblings.iter().find(beside).cloned();
+    let has_bench_cpu = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
+    let core = info.cpu.smt_siblings.iter().find(has_bench_cpu).cloned();
     let mut others = core.into_iter().flatten();
     let sibling = others.find(|cpu| *cpu != bench.cpu && info.cpu.allowed.contains(cpu));
     Ok(Ok(Prepared {

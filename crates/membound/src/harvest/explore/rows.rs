@@ -83,8 +83,8 @@ fn p95_change(run: &ExploreRun) -> Option<f64> {
 fn yield_ns(run: &ExploreRun) -> Option<f64> {
     /// With fewer time slices, noise of the primary's time would be attributed to them.
     const MIN_SLICES: u64 = 1000;
-    let turns = run.turns.filter(|turns| *turns >= MIN_SLICES)? as f64;
-    Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
+    let slices = run.turns.filter(|slices| *slices >= MIN_SLICES)? as f64;
+    Some((run.primary_s? - run.alone_s?) * 1e9 / slices)
 }
 
 /// Similarity of two choices of loads: intersection over union.

@@ -315,19 +315,19 @@ mod tests {
         assert_eq!(rows(ExploreSweep::Chases), 5);
         assert_eq!(rows(ExploreSweep::Kernel), 6);
         assert_eq!(rows(ExploreSweep::Slo), 0);
-        let told = SweepInputs {
+        let complete_inputs = SweepInputs {
             alone_p95_ns: Some(1000.0),
             bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
             overheads: vec![0.003, 0.07],
             ..inputs()
         };
         let names = |sweep| -> Vec<String> {
-            let rows = of(sweep, &told).into_iter();
+            let rows = of(sweep, &complete_inputs).into_iter();
             rows.map(|setting| setting.name).collect()
         };
         assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
         assert_eq!(names(ExploreSweep::Overhead), ["0.3 %", "7 %"]);
-        assert_eq!(of(ExploreSweep::Slo, &told)[1].at, Some(1250.0));
+        assert_eq!(of(ExploreSweep::Slo, &complete_inputs)[1].at, Some(1250.0));
     }
 
     #[test]
