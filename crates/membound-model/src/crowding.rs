@@ -39,8 +39,8 @@ pub fn compare(
         .into_iter()
         .filter_map(|threads| {
             let (alone, crowded) = pair(points, threads)?;
-            let alone_bytes = half_way(&alone, options)?;
-            let crowded_bytes = half_way(&crowded, options)?;
+            let alone_bytes = half_way_bytes(&alone, options)?;
+            let crowded_bytes = half_way_bytes(&crowded, options)?;
             Some(CoreDifference {
                 threads,
                 alone_bytes,
@@ -97,7 +97,7 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
 }
 
 /// The size in bytes at which the curve passes half-way from its outermost cache to memory.
-fn half_way(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
+fn half_way_bytes(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
     let levels = find_levels(curve, options);
     let [.., cache, memory] = levels.plateaus.as_slice() else {
         return None;

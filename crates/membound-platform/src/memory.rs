@@ -32,15 +32,15 @@ pub fn available_bytes(root: &Root) -> u64 {
 /// Bytes that the tightest cgroup leaves; `None` where no cgroup limits this process.
 #[must_use]
 pub fn cgroup_left(root: &Root) -> Option<u64> {
-    cgroup::way_up(root, "memory")
+    cgroup::visible_ancestors(root, "memory")
         .into_iter()
-        .filter_map(|group| left(root, &group))
+        .filter_map(|group| group_left(root, &group))
         .min()
 }
 
 /// Limit minus use of one group. Inactive file pages are reclaimed when the limit is reached, so
 /// they count as free.
-fn left(root: &Root, group: &Group) -> Option<u64> {
+fn group_left(root: &Root, group: &Group) -> Option<u64> {
     let number = |name: &str| root.number::<u64>(group.dir.join(name));
     let (limit, usage, inactive) = match group.version {
         Version::One => (

@@ -60,7 +60,7 @@ pub(crate) fn find(
     }
     let link = link(elf)?;
     let mut opened = false;
-    for candidate in beside(path, &link.file, places) {
+    for candidate in candidates(path, &link.file, places) {
         // A program may name itself, if only a part of its debug information was moved.
         if is_same(&candidate, path) {
             continue;
@@ -133,7 +133,7 @@ fn by_build_id(root: &Path, id: &[u8]) -> Option<PathBuf> {
 }
 
 /// Paths at which debuggers search for a debug file with this name.
-fn beside(path: Option<&Path>, name: &str, places: &DebugPaths) -> Vec<PathBuf> {
+fn candidates(path: Option<&Path>, name: &str, places: &DebugPaths) -> Vec<PathBuf> {
     let Some(name) = Path::new(name).file_name() else {
         return Vec::new();
     };

@@ -80,7 +80,7 @@ impl Target {
                 parent.display()
             );
         }
-        beside(path)
+        temporary_file(path)
             .map_err(|error| takes_no_files(error, parent))
             .with_context(place)?;
         Ok(Self::File(path.to_owned()))
@@ -125,12 +125,12 @@ impl Target {
     }
 }
 
-/// Replaces `path` in one step, through a temporary file beside it that is synced to disk before it replaces
+/// Replaces `path` in one step, through a temporary file in its directory that is synced to disk before it replaces
 /// the old one. Permissions of an existing file are kept.
 pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    replace_with(path, |beside| {
+    replace_with(path, |temporary| {
         let place = || format!("cannot write {}", path.display());
-        fs::write(beside, text).with_context(place)
+        fs::write(temporary, text).with_context(place)
     })
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn replace_with(
     let place = || format!("cannot write {}", path.display());
     // A symbolic link is kept: the file that it points to is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let file = beside(path).with_context(place)?;
+    let file = temporary_file(path).with_context(place)?;
     write(file.path())?;
     file.as_file().sync_all().with_context(place)?;
     let permissions = fs::metadata(path).map(|found| found.permissions());
@@ -155,7 +155,7 @@ pub(crate) fn replace_with(
 }
 
 /// A temporary file in the directory of `path`, removed when it is dropped.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
+fn temporary_file(path: &Path) -> io::Result<NamedTempFile> {
     // The whole error names the temporary file, which means nothing to the user.
     NamedTempFile::new_in(directory(path)).map_err(|error| of_the_system(&error))
 }
@@ -230,7 +230,7 @@ pub(crate) fn complain(line: &str) {
 }
 
 /// Writes text to stderr unchanged. Failures are ignored, since they could not be reported.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 

@@ -9,7 +9,7 @@ use super::identify::Group;
 use super::predict::{Interval, estimate};
 use super::problem::{Fitted, Problem};
 use super::rates::model_levels;
-use super::topology::{fresh_symbol, taken_symbols};
+use super::topology::{fresh_symbol, symbols_in_use};
 use crate::declared::bytes;
 use crate::stats::student_95;
 
@@ -152,7 +152,7 @@ fn free_parameter_sources(
     free_columns: &[FreeParameter],
 ) -> Vec<Source> {
     let topology = problem.design.topology();
-    let used = taken_symbols(topology);
+    let used = symbols_in_use(topology);
     let first = problem.fitted.len();
     let reach = &fitted.edges.reach;
     free_columns

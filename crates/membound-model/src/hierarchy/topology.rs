@@ -135,7 +135,7 @@ pub(super) fn constant_symbol(symbol: &str) -> String {
 }
 
 /// Every symbol that a topology uses for a parameter.
-pub(super) fn taken_symbols(topology: &Topology) -> BTreeSet<String> {
+pub(super) fn symbols_in_use(topology: &Topology) -> BTreeSet<String> {
     let components = topology
         .components
         .iter()

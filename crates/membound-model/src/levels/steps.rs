@@ -41,7 +41,7 @@ const MIN_SEPARATION: f64 = 1.6;
 const MIN_POINTS: usize = 12;
 
 /// Fewest points below the first size and beyond the last.
-const MIN_BESIDE: usize = 4;
+const MIN_POINTS_OUTSIDE: usize = 4;
 
 /// Fewest points per octave: with fewer the scatter is not known, and every bend looks like a step.
 const MIN_DENSITY: f64 = 3.0;
@@ -194,8 +194,8 @@ impl Search<'_> {
 
     /// True if a size leaves enough points on either side.
     fn within(&self, octave: f64) -> bool {
-        octave >= self.octaves[MIN_BESIDE - 1]
-            && octave <= self.octaves[self.octaves.len() - MIN_BESIDE]
+        octave >= self.octaves[MIN_POINTS_OUTSIDE - 1]
+            && octave <= self.octaves[self.octaves.len() - MIN_POINTS_OUTSIDE]
     }
 
     /// Moves one size after the other to where it explains most, at most `rounds` times.

@@ -100,7 +100,7 @@ impl Value<'_> {
         let mut out = Message::new();
         match self {
             Self::Text(text) => out.text(1, text),
-            Self::Number(number) => out.present(3, number),
+            Self::Number(number) => out.varint_always(3, number),
         }
         out
     }

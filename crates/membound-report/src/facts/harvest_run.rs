@@ -61,7 +61,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     if has_primary(run) {
         out.push(slowed(run));
     }
-    out.extend(first_turn(run));
+    out.extend(first_slice(run));
     out.extend(run.balance.as_ref().and_then(balance));
     out.extend(came_back(run));
     if !run.scavengers.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
 }
 
 /// Describes when time slices began, if the plan was made during the run.
-fn first_turn(run: &HarvestRun) -> Option<String> {
+fn first_slice(run: &HarvestRun) -> Option<String> {
     let mut plans = run.options.plans.iter();
     let planted_s = plans.find_map(|plan| plan.planted_after_s)?;
     let planted = units::seconds(planted_s);
@@ -184,23 +184,23 @@ fn came_back(run: &HarvestRun) -> Option<String> {
         "{program} ran again within {} of its yield in 99 of 100 time slices",
         units::duration_ns(p99)
     );
-    if let Some(kept) = beyond(run) {
+    if let Some(kept) = exceeding(run) {
         text.push_str(&format!("; {kept}"));
     }
     text.push('.');
     Some(text)
 }
 
-/// Share of the time slices beyond the bound: `0.6 % exceeded the bound of 300 ns`; `None` without a bound
+/// Share of the time slices that exceeded the bound: `0.6 % exceeded the bound of 300 ns`; `None` without a bound
 /// or without time slices.
-pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
+pub(crate) fn exceeding(run: &HarvestRun) -> Option<String> {
     let (within, bound) = run.distance_ns.within_bound.zip(run.distance_ns.bound)?;
     let bound = units::duration_ns(bound);
-    let beyond = 1.0 - within;
-    Some(if beyond <= 0.0 {
+    let exceeding = 1.0 - within;
+    Some(if exceeding <= 0.0 {
         format!("none exceeded the bound of {bound}")
     } else {
-        format!("{} exceeded the bound of {bound}", some_percent(beyond))
+        format!("{} exceeded the bound of {bound}", some_percent(exceeding))
     })
 }
 

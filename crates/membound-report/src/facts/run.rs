@@ -132,7 +132,7 @@ pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
 }
 
 /// Share of CPU time in code that could not be attributed, by reason; `None` if it is negligible.
-pub(crate) fn unseen(profile: &Profile) -> Option<String> {
+pub(crate) fn unattributed(profile: &Profile) -> Option<String> {
     const MIN_MENTIONED_SHARE: f64 = 0.005;
     if profile.memory_bound.unseen < MIN_MENTIONED_SHARE {
         return None;

@@ -100,7 +100,7 @@ fn panel(explore: &HarvestExplore, sweep: &ExploredSweep) -> Panel {
         @for failure in facts::failures(sweep) { p.missing { (failure) } }
     };
     if facts::is_empty(sweep) {
-        Panel::gone(id, title, body)
+        Panel::empty(id, title, body)
     } else {
         Panel::new(id, title, body)
     }

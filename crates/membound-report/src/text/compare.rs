@@ -307,7 +307,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
 
 /// Draws a curve under all conditions in one picture.
 fn overlaid(out: &mut Out, overlay: &Overlay) {
-    if !plot::is_worth_drawing(overlay.curves.iter().map(|curve| curve.points.len())) {
+    if !plot::has_enough_points(overlay.curves.iter().map(|curve| curve.points.len())) {
         return;
     }
     let sizes = overlay.x_unit == "bytes";

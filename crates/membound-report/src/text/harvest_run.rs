@@ -195,8 +195,8 @@ fn distances(out: &mut Out, run: &HarvestRun) {
     if !known.is_empty() {
         out.note(&known.join(", "));
     }
-    if let Some(beyond) = facts::beyond(run) {
-        out.note(&beyond);
+    if let Some(exceeding) = facts::exceeding(run) {
+        out.note(&exceeding);
     }
     if let Some(skipped) = facts::skipped(run) {
         out.note(&skipped);

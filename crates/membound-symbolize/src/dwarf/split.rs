@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gimli::{Dwarf, DwarfFileType, DwarfPackage, LittleEndian, Reader as _, SectionId};
 
 use super::budget::Budget;
-use super::error_text::told;
+use super::error_text::error_text;
 use super::sections::{R, Sections, load};
 use crate::elf::Elf;
 
@@ -139,7 +139,7 @@ impl Split {
                     Ok(R::new(Arc::from(contents), LittleEndian))
                 };
                 let empty = R::new(Arc::from(Vec::new()), LittleEndian);
-                let package = DwarfPackage::load(section, empty).map_err(told)?;
+                let package = DwarfPackage::load(section, empty).map_err(error_text)?;
                 *budget = Budget(budget.0.saturating_add(Budget::new(bytes).0));
                 Ok(package)
             });

@@ -17,9 +17,9 @@ mod pace;
 mod processes;
 mod queue;
 mod record;
+mod result;
 mod scavengers;
 mod sets;
-mod told;
 
 use std::io::{IsTerminal, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -43,7 +43,7 @@ use outputs::{Outputs, PrintOrder};
 use pace::{Line, Pace};
 use queue::Queue;
 use record::Keeper;
-use told::Given;
+use result::Given;
 
 use crate::job;
 use crate::output::{self, Target, Usage};
@@ -58,7 +58,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     let date = now_utc();
     let signals = signals()?;
     let outcome = Engine::new(batch).run(&signals);
-    let document = told::document(args, given, &outcome, date);
+    let document = result::document(args, given, &outcome, date);
     let is_shown = match args.summary {
         Shown::Auto => std::io::stderr().is_terminal(),
         Shown::On => true,
@@ -66,9 +66,9 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     };
     if is_shown {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_batch(&document, style));
+        output::write_stderr(&membound_report::text::harvest_batch(&document, style));
     }
-    let code = told::exit_code(&outcome);
+    let code = result::exit_code(&outcome);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {

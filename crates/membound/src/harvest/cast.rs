@@ -6,7 +6,7 @@ use std::sync::Arc;
 use membound_types::{HarvestRole, PlanSource};
 
 use super::copies::Member;
-use super::learning::{Observation, ObservationTask, Subject, file_bytes, is_worth_profiling};
+use super::learning::{Observation, ObservationTask, Subject, file_bytes, pays_to_profile};
 use super::ordinary::{ObservationResult, Ordinary, Processes};
 use super::plans::{self, CacheEntry, CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin};
 use super::programs::{Program, texts};
@@ -141,7 +141,7 @@ impl RoleAssignment {
             let bytes = file_bytes(&scavenger.path);
             task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
             match cpu_times {
-                Some(cpu_times) if is_worth_profiling(cpu_times, bytes, alike) => {}
+                Some(cpu_times) if pays_to_profile(cpu_times, bytes, alike) => {}
                 // The program is only timed again: the sum over its runs decides later whether profiling
                 // pays.
                 Some(_) | None => task.subject = Subject::CpuTime,
@@ -252,11 +252,7 @@ impl RoleAssignment {
         self.held = others;
         let why = match learned {
             Observation::CpuTimes(cpu_times)
-                if is_worth_profiling(
-                    cpu_times,
-                    file_bytes(&task.plan_request.path),
-                    these.len(),
-                ) =>
+                if pays_to_profile(cpu_times, file_bytes(&task.plan_request.path), these.len()) =>
             {
                 task.subject = Subject::Plan;
                 processes.add(first(these.remove(0), task));

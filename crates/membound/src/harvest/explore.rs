@@ -64,7 +64,7 @@ fn show(
 ) -> anyhow::Result<()> {
     if !args.quiet && !prepared.json.as_ref().is_some_and(Target::is_stdout) {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_explore(document, style));
+        output::write_stderr(&membound_report::text::harvest_explore(document, style));
     }
     let mut written = Ok(());
     if let Some(target) = &mut prepared.json {
@@ -301,7 +301,7 @@ fn document(
     let sweeps: Vec<ExploredSweep> = tables.iter().map(sweep).collect();
     let mut notes = prepared.notes.clone();
     notes.extend(failures(&sweeps));
-    notes.extend(few_turns(&sweeps));
+    notes.extend(notes_on_few_slices(&sweeps));
     let info = &prepared.info;
     HarvestExplore {
         schema_version: SCHEMA_VERSION,
@@ -360,9 +360,9 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
 
 /// Notes for settings with runs that had hardly any time slice while other runs had many: in those runs the
 /// harvest did not begin in time, so their figures do not describe the setting.
-fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
+fn notes_on_few_slices(sweeps: &[ExploredSweep]) -> Vec<String> {
     /// Share of the largest number of slices in a run below which a run had hardly any.
-    const MIN_TURN_SHARE: f64 = 0.001;
+    const MIN_SLICE_SHARE: f64 = 0.001;
     let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
     let slice_counts = |row: &ExploreRow| -> Vec<u64> {
         let slices = row.runs.iter().filter_map(|run| run.turns);
@@ -374,7 +374,7 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
         let counts = slice_counts(row);
         let few = counts
             .iter()
-            .filter(|count| (**count as f64) < most * MIN_TURN_SHARE);
+            .filter(|count| (**count as f64) < most * MIN_SLICE_SHARE);
         let count = few.count();
         // A row in which no run had a time slice ran without scavengers, so none of them came too late.
         if count > 0 && counts.iter().any(|count| *count > 0) {
@@ -422,7 +422,8 @@ mod tests {
             ],
             missing: None,
         };
-        let notes = few_turns(&[sweep(ExploreSweep::Bound), sweep(ExploreSweep::Distance)]);
+        let notes =
+            notes_on_few_slices(&[sweep(ExploreSweep::Bound), sweep(ExploreSweep::Distance)]);
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("none: in 1 of 3 runs"), "{notes:?}");
     }

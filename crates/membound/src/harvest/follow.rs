@@ -21,7 +21,7 @@ use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -122,7 +122,7 @@ impl Follower {
                     if let Some(planning) = in_place.take() {
                         planning.give_up();
                     }
-                    observed.off = Some(off.take_away(&remote));
+                    observed.off = Some(off.switch_off(&remote));
                 }
                 if let Some(harvested) = remote.harvested() {
                     idle_polls.update(&harvested, &observed.harvested);
@@ -364,7 +364,7 @@ fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
 mod tests {
     use membound_launch::{Requested, Turns};
 
-    use super::super::worth::planned;
+    use super::super::yield_ranking::planned;
     use super::*;
 
     #[test]

@@ -12,7 +12,7 @@ use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::args::RunArgs;
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 
 /// How long to wait for a command that does not complete the removal of its yields.
 const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,12 +31,12 @@ impl Switch {
         Signals::new([SIGUSR2]).map(Self)
     }
 
-    /// Starts a thread that calls `tell` at each signal, until [`Listening::end`].
-    pub(super) fn begin(mut self, tell: impl Fn() + Send + 'static) -> Listening {
+    /// Starts a thread that calls `notify` at each signal, until [`Listening::end`].
+    pub(super) fn begin(mut self, notify: impl Fn() + Send + 'static) -> Listening {
         let handle = self.0.handle();
         let thread = std::thread::spawn(move || {
             for _ in self.0.forever() {
-                tell();
+                notify();
             }
         });
         Listening { handle, thread }
@@ -85,7 +85,7 @@ impl Off {
     }
 
     /// Removes the yields and moves the scavengers; returns a note for the report.
-    pub(super) fn take_away(&self, remote: &Remote) -> String {
+    pub(super) fn switch_off(&self, remote: &Remote) -> String {
         let begun = Instant::now();
         remote.set_admitted_share(0.0);
         remote.set_places(&vec![self.place; self.scavengers]);

@@ -99,7 +99,7 @@ impl Processes {
     }
 
     /// Starts all processes at once, with the lowest priority, so that a command is not slowed down.
-    pub(super) fn start_beside_command(all: Vec<Ordinary>) -> Self {
+    pub(super) fn start_with_command(all: Vec<Ordinary>) -> Self {
         Self::begin(all, usize::MAX, usize::MAX, true)
     }
 
@@ -456,7 +456,7 @@ mod tests {
         let mut absent = ordinary(&["sh"], None);
         absent.scavenger.path = "/nowhere/at/all".into();
         let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];
-        let ended = Processes::start_beside_command(all).end(false, 9);
+        let ended = Processes::start_with_command(all).end(false, 9);
         let states: Vec<_> = ended.iter().map(|it| it.state).collect();
         assert_eq!(
             states,

@@ -33,7 +33,7 @@ impl RequestReport {
             let reason = requested
                 .refused
                 .clone()
-                .unwrap_or_else(|| unseen(by, requested));
+                .unwrap_or_else(|| why_none_observed(by, requested));
             report.lacks("primary.latency", &reason, None);
             return report;
         }
@@ -100,7 +100,7 @@ impl RequestReport {
 }
 
 /// Why no request was observed although nothing prevented it.
-fn unseen(by: &RequestsBy, requested: &Requested) -> String {
+fn why_none_observed(by: &RequestsBy, requested: &Requested) -> String {
     match by {
         RequestsBy::Sockets if requested.high > 0 => {
             "sockets were used only with descriptors whose numbers are too high".to_owned()

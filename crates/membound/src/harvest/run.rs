@@ -102,7 +102,7 @@ fn conclude(
     let Outputs { mut json, mut html } = outputs;
     if !args.quiet && !json.as_ref().is_some_and(Target::is_stdout) {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_run(document, style));
+        output::write_stderr(&membound_report::text::harvest_run(document, style));
     }
     let mut failed = None;
     if let Some(target) = &mut json {

@@ -6,8 +6,8 @@ use membound_platform::{Root, affinity};
 use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 
 use super::args::RunArgs;
-use super::beside::{SiblingBinding, Use};
 use super::guard::Limits;
+use super::sibling_binding::{SiblingBinding, Use};
 use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
 /// The source of processor time beside stalls, chosen once for the run.
@@ -75,23 +75,23 @@ impl Slots {
 
     /// Finds where the command, process `pid`, runs, and binds scavengers; see [`SiblingBinding::poll`].
     pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
-        let (beside, to) = match self {
+        let (binding, to) = match self {
             Self::Stalls(_) => return,
-            Self::Kernel(beside, _) => (beside, Use::KeepFree),
-            Self::Smt(beside, control) if control.is_on() => (beside, Use::Give),
-            Self::Smt(beside, _) => (beside, Use::KeepFree),
+            Self::Kernel(binding, _) => (binding, Use::KeepFree),
+            Self::Smt(binding, control) if control.is_on() => (binding, Use::Give),
+            Self::Smt(binding, _) => (binding, Use::KeepFree),
         };
-        beside.poll(remote, pid, harvested, own_s, to);
+        binding.poll(remote, pid, harvested, own_s, to);
     }
 
     /// Decides from the counters. Returns whether scavengers were on SMT siblings meanwhile: such counters do
     /// not show how fast the command is without them, so no other decision may be based on them.
     pub(super) fn decide(&mut self, harvested: &Harvested, holds_back: bool) -> bool {
-        let Self::Smt(beside, control) = self else {
+        let Self::Smt(binding, control) = self else {
             return false;
         };
         let state = HarvestState {
-            uses_siblings: beside.is_given(),
+            uses_siblings: binding.is_given(),
             holds_back,
         };
         control.decide(harvested, state);
@@ -103,7 +103,7 @@ impl Slots {
         let (mode, why) = match self {
             Self::Stalls(why) => (SlotMode::Stalls, *why),
             Self::Kernel(_, why) => (SlotMode::Kernel, *why),
-            Self::Smt(beside, control) => match control.exceeded() {
+            Self::Smt(binding, control) => match control.exceeded() {
                 Some(ExceededBound::Requests) => (
                     SlotMode::Kernel,
                     "with scavengers beside the command more than 5 in 100 requests took longer than \
@@ -113,7 +113,7 @@ impl Slots {
                     SlotMode::Kernel,
                     "with scavengers beside the command it was slower than allowed (--max-slowdown)",
                 ),
-                None if beside.given().cpus.is_empty() => (
+                None if binding.given().cpus.is_empty() => (
                     SlotMode::Kernel,
                     "no hardware thread beside the command's was free while a scavenger lived",
                 ),
@@ -129,7 +129,7 @@ impl Slots {
         };
         let given = match self {
             Self::Stalls(_) => None,
-            Self::Kernel(beside, _) | Self::Smt(beside, _) => Some(beside.given()),
+            Self::Kernel(binding, _) | Self::Smt(binding, _) => Some(binding.given()),
         };
         let given = given.cloned().unwrap_or_default();
         HarvestSlots {

@@ -26,7 +26,7 @@ pub(super) struct Spans {
     /// Binary logarithm of the number of polls in a full span.
     doublings: u32,
     /// Polls in the last span.
-    looks: u32,
+    polls: u32,
     /// Counters since the run began, at the last poll.
     seen: Span,
 }
@@ -74,7 +74,7 @@ impl Span {
     }
 
     /// Time slices per second of CPU time without scavengers; 0 if there were none.
-    pub(super) fn turns_per_s_without(self) -> f64 {
+    pub(super) fn slices_per_s_without(self) -> f64 {
         self.without.count as f64 / (self.without.cpu_ns.max(1) as f64 * 1e-9)
     }
 
@@ -110,7 +110,7 @@ impl Spans {
             return;
         }
         match self.spans.last_mut() {
-            Some(last) if self.looks < 1 << self.doublings => *last = last.and(span),
+            Some(last) if self.polls < 1 << self.doublings => *last = last.and(span),
             _ => {
                 if self.spans.len() == MAX_SPANS {
                     self.spans = self
@@ -121,10 +121,10 @@ impl Spans {
                     self.doublings += 1;
                 }
                 self.spans.push(span);
-                self.looks = 0;
+                self.polls = 0;
             }
         }
-        self.looks += 1;
+        self.polls += 1;
     }
 
     /// The slowdown over the whole run; `None` if it had too few time slices.

@@ -36,8 +36,8 @@ const DECISIONS_PER_PROBE: u32 = 12;
 /// Decisions for which no longer span is tried after a span that was too long.
 const DECISIONS_BEFORE_LENGTHENING: u32 = 8;
 /// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
-const MIN_TIMED_TURNS: u64 = 200;
-const SUFFICIENT_TIMED_TURNS: u64 = 4000;
+const MIN_TIMED_SLICES: u64 = 200;
+const SUFFICIENT_TIMED_SLICES: u64 = 4000;
 /// Polls after which a decision is made with the slices that there are.
 const MAX_POLLS_PER_DECISION: u32 = 32;
 /// Standard errors by which a share must differ from its target to count as different.
@@ -97,7 +97,7 @@ pub(super) struct SpanControl {
     /// Slices up to the last decision.
     last: SliceCounts,
     /// Polls since the last decision.
-    looks: u32,
+    polls: u32,
 }
 
 /// Numbers of time slices that were timed and that were short enough.
@@ -135,7 +135,7 @@ impl SpanControl {
             kept_ns: max_ns / 4.0,
             patience: 0,
             last: SliceCounts::default(),
-            looks: 0,
+            polls: 0,
         }
     }
 
@@ -152,20 +152,20 @@ impl SpanControl {
             hidden: times::within(&now.times, self.hidden_ns),
         };
         let slices = so_far.timed.saturating_sub(self.last.timed);
-        if slices < MIN_TIMED_TURNS {
+        if slices < MIN_TIMED_SLICES {
             return None;
         }
         let share = (so_far.kept - self.last.kept) / slices as f64;
         let long = 1.0 - (so_far.hidden - self.last.hidden) / slices as f64;
-        self.looks += 1;
-        if slices < SUFFICIENT_TIMED_TURNS
-            && self.looks < MAX_POLLS_PER_DECISION
+        self.polls += 1;
+        if slices < SUFFICIENT_TIMED_SLICES
+            && self.polls < MAX_POLLS_PER_DECISION
             && self.may_be_chance(share, slices)
         {
             return None;
         }
         self.last = so_far;
-        self.looks = 0;
+        self.polls = 0;
         let was = self.present();
         if self.probing {
             let best_share = self
@@ -194,7 +194,7 @@ impl SpanControl {
     fn skip(&mut self, share: f64) -> bool {
         let is_kept = share >= TARGET_SHARE_WITHIN_BOUND;
         match self.trial.take() {
-            Some(Trial::More(before)) if share < before + least_worth(before) => {
+            Some(Trial::More(before)) if share < before + min_gain_of_skip(before) => {
                 return self.skip_as_before(self.skips - 1, before);
             }
             Some(Trial::Fewer(before)) if !is_kept => {
@@ -299,7 +299,7 @@ impl SpanControl {
 }
 
 /// By how much one more skip must raise the share that keeps to the bound.
-fn least_worth(share: f64) -> f64 {
+fn min_gain_of_skip(share: f64) -> f64 {
     ((TARGET_SHARE_WITHIN_BOUND - share) * MIN_GAIN_OF_SKIP).max(MIN_GAIN_OF_SKIP_IN_ALL)
 }
 
@@ -320,11 +320,11 @@ mod tests {
     fn skipping(
         control: &mut SpanControl,
         so_far: &mut Harvested,
-        looks: u32,
+        polls: u32,
         late: impl Fn(u32) -> u64,
     ) -> Vec<u32> {
         let mut skips = Vec::new();
-        for _ in 0..looks {
+        for _ in 0..polls {
             let late = 10 * late(control.skips);
             times::add(&mut so_far.times, 60, 10_000 - late);
             times::add(&mut so_far.times, 400, late);

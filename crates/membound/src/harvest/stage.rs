@@ -50,7 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Reason in the report: the run ended before a plan of the command was made.
 const TOO_SHORT: &str = "the command ended before a plan could be made";
 /// Reasons why a command without a plan can be harvested only in its next run.
-const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan that gives it time slices";
+const NO_HARVESTED_SCAVENGER: &str = "no scavenger has a plan that gives it time slices";
 const IS_SCRIPT: &str =
     "it is a script, and the programs that it executes would end the scavengers";
 const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
@@ -159,7 +159,7 @@ impl<'a> Stage<'a> {
                 processes.add(cast::ordinary(member, ON_ITS_OWN));
             }
             let ordinary = processes.end(true, processors);
-            return Ok(Ok(self.without_turns(ordinary, assignment.followed)));
+            return Ok(Ok(self.without_harvest(ordinary, assignment.followed)));
         }
         if processors == 1 {
             // The run queue has the only processor until its scavengers have ended.
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The document of a harvest in which all scavengers ran as ordinary processes.
-    fn without_turns(
+    fn without_harvest(
         &self,
         ordinary: Vec<Scavenger>,
         followed: Vec<PlanWithOrigin>,
@@ -233,7 +233,7 @@ impl<'a> Stage<'a> {
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
         let mut ordinary = Some(assignment.ordinary);
-        let mut begin = || Processes::start_beside_command(ordinary.take().unwrap_or_default());
+        let mut begin = || Processes::start_with_command(ordinary.take().unwrap_or_default());
         // Started before the command: processes that this thread starts later would be sampled with the
         // command.
         let before = in_place.is_some().then(&mut begin);
@@ -433,7 +433,7 @@ impl<'a> Stage<'a> {
             return self.profiled_run(command, assignment, task, IS_SCRIPT);
         }
         if assignment.turns.is_empty() {
-            return self.profiled_run(command, assignment, task, NOBODY_TO_TAKE_TURNS);
+            return self.profiled_run(command, assignment, task, NO_HARVESTED_SCAVENGER);
         }
         if !profile::can_sample() {
             return self.profiled_run(command, assignment, task, NO_SAMPLES);
@@ -458,7 +458,7 @@ impl<'a> Stage<'a> {
         let Ok(mut learning) = Learning::begin(task) else {
             return self.harvest(command, assignment, None, None);
         };
-        let mut processes = Processes::start_beside_command(assignment.all_ordinary());
+        let mut processes = Processes::start_with_command(assignment.all_ordinary());
         let run = learning.run_file();
         let (stop, stopped) = mpsc::channel::<()>();
         let looking = std::thread::spawn(move || {

@@ -60,10 +60,10 @@ mod tests {
     fn every_machine_has_levels_bandwidth_and_says_where_they_come_from() {
         let mut published = 0;
         for (name, _) in MACHINES {
-            let (told, profile) = bundled(name).expect(name).expect(name);
-            let is_published = told.contains("published figures");
-            let is_measured = told.contains("measured by membound measure");
-            assert!(is_published != is_measured, "{told}");
+            let (label, profile) = bundled(name).expect(name).expect(name);
+            let is_published = label.contains("published figures");
+            let is_measured = label.contains("measured by membound measure");
+            assert!(is_published != is_measured, "{label}");
             published += usize::from(is_published);
             if is_published {
                 has_sources(name, &profile);

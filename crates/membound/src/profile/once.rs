@@ -72,7 +72,7 @@ pub(super) fn record(
     name: &OsString,
     arguments: &[OsString],
     options: Options,
-    telling: Printed,
+    printed: Printed,
 ) -> anyhow::Result<Recorded> {
     let program = launching::program(name, arguments);
     let path = options.output.clone();
@@ -95,7 +95,7 @@ pub(super) fn record(
     };
     Ok(match recorder.finish(ended) {
         Ok(summary) => {
-            tell(&summary, telling);
+            print_summary(&summary, printed);
             Recorded::Whole(end)
         }
         Err(error) => {
@@ -122,13 +122,13 @@ pub(super) fn kept(path: &Path) -> String {
 }
 
 /// Prints the results in a few lines, and how to see the rest; on stderr, since stdout is the program's.
-pub(super) fn tell(summary: &Summary, telling: Printed) {
-    if telling == Printed::Nothing {
+pub(super) fn print_summary(summary: &Summary, printed: Printed) {
+    if printed == Printed::Nothing {
         return;
     }
     let path = summary.path.display();
     match report::summary(&summary.path, output::error_style()) {
-        Ok(text) => output::tell(&text),
+        Ok(text) => output::write_stderr(&text),
         Err(error) => output::complain(&format!("{error:#}")),
     }
     output::complain(&format!(

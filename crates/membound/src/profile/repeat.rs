@@ -68,7 +68,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    tell(args, &runs);
+    print_combined(args, &runs);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -133,7 +133,7 @@ fn share(side: &RunSide) -> String {
 }
 
 /// Prints the result of all runs together, and their files.
-fn tell(args: &ProfileArgs, runs: &[(String, Profile)]) {
+fn print_combined(args: &ProfileArgs, runs: &[(String, Profile)]) {
     let Some(side) = together(runs) else {
         return;
     };

@@ -55,8 +55,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let elapsed_s = begun.elapsed().as_secs_f64();
     let report = session.finish();
     let document = checked::document(args, &report, end, elapsed_s);
-    tell(&document, obstacle_reported);
-    tell_of_names(&report.perf_maps);
+    print_counts(&document, obstacle_reported);
+    print_perf_maps(&report.perf_maps);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {
@@ -70,7 +70,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the counts on stderr, since stdout is the program's.
-fn tell(document: &RewriteCheck, obstacle_reported: bool) {
+fn print_counts(document: &RewriteCheck, obstacle_reported: bool) {
     if let (Some(reason), false) = (&document.reason, obstacle_reported) {
         output::complain(&format!("ran unpatched: {reason}"));
     }
@@ -78,11 +78,11 @@ fn tell(document: &RewriteCheck, obstacle_reported: bool) {
         return;
     }
     let text = membound_report::text::rewrite_check(document, output::error_style());
-    output::tell(&text);
+    output::write_stderr(&text);
 }
 
 /// Prints where the names for perf are, or why there are none.
-fn tell_of_names(maps: &[PerfMap]) {
+fn print_perf_maps(maps: &[PerfMap]) {
     for map in maps {
         let path = map.path.display();
         output::complain(&match &map.written {

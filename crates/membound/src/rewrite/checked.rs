@@ -79,7 +79,7 @@ pub(super) fn document(
 
 fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> CheckedModule {
     let path = module.path.display().to_string();
-    let nobody = || Outcome::missing(format!("--body {body} does not count"));
+    let not_counted = || Outcome::missing(format!("--body {body} does not count"));
     match &module.outcome {
         Err(reason) => CheckedModule {
             path,
@@ -98,13 +98,13 @@ fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> Checked
                 let all = patched.sites.iter().filter_map(|site| site.patch.ok());
                 Outcome::Known(all.fold(0, u64::saturating_add))
             } else {
-                nobody()
+                not_counted()
             },
             samples: patched.samples.as_ref().map(samples),
             lines: patched.samples.as_ref().map(|_| lines(patched)),
             unpatched: None,
             placements: patched.placements,
-            sites: sites(patched, wanted, &nobody),
+            sites: sites(patched, wanted, &not_counted),
         },
     }
 }
@@ -195,7 +195,7 @@ pub(super) const fn kind(direction: Direction) -> AccessKind {
 fn sites(
     patched: &Patched,
     wanted: &[Wanted],
-    nobody: &dyn Fn() -> Outcome<u64>,
+    not_counted: &dyn Fn() -> Outcome<u64>,
 ) -> Vec<CheckedSite> {
     if wanted.is_empty() {
         return Vec::new();
@@ -216,7 +216,7 @@ fn sites(
             .find(|function| function.range.contains(&site.address))?;
         let executions = match site.patch {
             Ok(executions) if patched.counted => Outcome::Known(executions),
-            Ok(_) => nobody(),
+            Ok(_) => not_counted(),
             Err(reason) => Outcome::missing(reason.to_string()),
         };
         Some(CheckedSite {

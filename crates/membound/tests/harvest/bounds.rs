@@ -6,7 +6,7 @@ use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
 /// Runs a program for three seconds beside a scavenger in `mode`, which must not affect it.
 #[track_caller]
-fn beside(mode: &str, options: &str) -> Option<Harvested> {
+fn run_with_scavenger(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("costs.c", "-O2")?, scavenger()?);
     let harvested = Harvest::of(&program, "3")
         .with(&scavenger, mode)
@@ -26,7 +26,7 @@ fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
         ("--bound-ns 1 --without skips", false, false),
         ("--bound-ns 1000000", true, false),
     ] {
-        let Some(harvested) = beside("forever", options) else {
+        let Some(harvested) = run_with_scavenger("forever", options) else {
             return;
         };
         let distance = &harvested.document.distance_ns;
@@ -39,7 +39,7 @@ fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
 #[test]
 fn a_scavenger_that_stops_yielding_after_a_second_is_called_out_of_its_turn() {
     // By then its turns are seldom looked at.
-    let Some(harvested) = beside("late", "") else {
+    let Some(harvested) = run_with_scavenger("late", "") else {
         return;
     };
     harvested.ended(0, ScavengerState::Unfinished, None);

@@ -239,7 +239,7 @@ fn section(
     let gaps: Vec<&Missing> = facts::gaps_of(&run.missing, &fields).collect();
     match body {
         Some(body) => Panel::new(id, title, html! { (body) (reasons(&run.missing, &fields)) }),
-        None if gaps.is_empty() => Panel::gone(id, title, html! { p.note { (otherwise) } }),
+        None if gaps.is_empty() => Panel::empty(id, title, html! { p.note { (otherwise) } }),
         None => Panel::missing(
             id,
             title,

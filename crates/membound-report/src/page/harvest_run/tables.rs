@@ -83,7 +83,7 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
                 } }
             }
         }
-        @if let Some(beyond) = facts::beyond(run) { p { "Of the time slices that were timed, " (beyond) "." } }
+        @if let Some(exceeding) = facts::exceeding(run) { p { "Of the time slices that were timed, " (exceeding) "." } }
         @if let Some(skipped) = facts::skipped(run) { p { (skipped) "." } }
     }
 }

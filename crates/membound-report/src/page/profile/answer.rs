@@ -50,7 +50,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                     small { (units::percent_interval(bound.low, bound.high)) " of " (units::seconds(profile.time.cpu_s)) " CPU" }
                 }
                 (level_bar(profile))
-                @if let Some(unseen) = run::unseen(profile) { p.note { (unseen) } }
+                @if let Some(unattributed) = run::unattributed(profile) { p.note { (unattributed) } }
                 (tiles(profile))
             }
             @if !profile.findings.is_empty() {

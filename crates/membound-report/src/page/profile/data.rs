@@ -150,11 +150,11 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
             value
         })
         .collect();
-    let lives = lives(profile, cells);
+    let life_spans = life_spans(profile, cells);
     let threads: Vec<Value> = profile
         .threads
         .iter()
-        .zip(&lives)
+        .zip(&life_spans)
         .take(grain.rows)
         .enumerate()
         .map(|(index, (row, life))| {
@@ -396,7 +396,7 @@ fn thread(row: &ThreadRow, life: (f64, f64), names: &mut Names<'_>) -> Value {
 
 /// Start and end of each thread's life in seconds, for drawing. A run records how long a thread lived, but
 /// not when: its samples lie inside, and the remaining time is added after them first, then before.
-pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
+pub(super) fn life_spans(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
     let mut active_spans: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
     for group in &cells.groups {

@@ -114,7 +114,7 @@ fn sharing(
     lines: &[SharedLine],
 ) -> Panel {
     if lines.is_empty() {
-        return Panel::gone(id, title, html! { p.note { (none) } });
+        return Panel::empty(id, title, html! { p.note { (none) } });
     }
     Panel::new(
         id,

@@ -109,8 +109,8 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     };
     let other = (1.0 - bound.fraction - bound.unseen).max(0.0);
     bar::write(out, &parts, ("other", other), &idle);
-    if let Some(unseen) = run::unseen(profile) {
-        out.note(&unseen);
+    if let Some(unattributed) = run::unattributed(profile) {
+        out.note(&unattributed);
     }
 }
 

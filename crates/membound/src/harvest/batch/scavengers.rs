@@ -130,7 +130,7 @@ impl Harvest {
 }
 
 /// Path of a scavenger's stderr file, next to its stdout file.
-pub(super) fn stderr_beside(stdout: &Path) -> PathBuf {
+pub(super) fn stderr_path(stdout: &Path) -> PathBuf {
     stdout.with_extension("err")
 }
 
@@ -253,7 +253,7 @@ mod tests {
         std::fs::write(harvest.room.path().join("1-0.out"), "").unwrap();
         assert_eq!(harvest.ends(2, 0), [End::Lost, End::Lost]);
         assert_eq!(
-            stderr_beside(Path::new("/d/1-0.out")),
+            stderr_path(Path::new("/d/1-0.out")),
             Path::new("/d/1-0.err")
         );
     }

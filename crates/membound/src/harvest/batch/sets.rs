@@ -117,12 +117,12 @@ pub(super) fn is_chance(choice: &Choice) -> bool {
 
 /// The sets that are considered: the first jobs of all programs, and the first jobs of each program by
 /// itself.
-fn groups<'a, 'b>(worth: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candidate<'a>>> {
-    let programs: BTreeSet<&str> = worth.iter().map(|it| it.key).collect();
-    let mut groups = vec![worth.iter().copied().take(most).collect::<Vec<_>>()];
+fn groups<'a, 'b>(candidates: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candidate<'a>>> {
+    let programs: BTreeSet<&str> = candidates.iter().map(|it| it.key).collect();
+    let mut groups = vec![candidates.iter().copied().take(most).collect::<Vec<_>>()];
     if programs.len() > 1 {
         for program in programs {
-            let own = worth.iter().filter(|it| it.key == program);
+            let own = candidates.iter().filter(|it| it.key == program);
             groups.push(own.copied().take(most).collect());
         }
     }

@@ -127,11 +127,17 @@ impl Drop for Running {
 
 /// How a program ended, if that differs from how it ends alone.
 pub(super) fn differs(status: ExitStatus, alone: ExitStatus) -> Option<String> {
-    (status != alone).then(|| format!("it {} instead of {}", told(status), told(alone)))
+    (status != alone).then(|| {
+        format!(
+            "it {} instead of {}",
+            describe_end(status),
+            describe_end(alone)
+        )
+    })
 }
 
 /// How a program ended, in words.
-pub(super) fn told(status: ExitStatus) -> String {
+pub(super) fn describe_end(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, signal) => format!("signal {}", signal.unwrap_or(0)),
@@ -154,7 +160,7 @@ mod tests {
         let (status, _) = shell("exit 3")
             .wait(Duration::from_secs(60), &never)
             .unwrap();
-        assert_eq!(told(status), "exit code 3");
+        assert_eq!(describe_end(status), "exit code 3");
         let mut late = shell("sleep 60");
         let found = late.wait(Duration::ZERO, &never);
         assert_eq!(found.unwrap_err(), Unended::Late);

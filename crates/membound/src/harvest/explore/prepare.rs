@@ -229,7 +229,7 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
 fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<String>), Stop> {
     let (primary_end, primary_s) = bench.first().map_err(stopped)?;
     if !primary_end.success() {
-        let how = children::told(primary_end);
+        let how = children::describe_end(primary_end);
         output::complain(&format!(
             "the program fails by itself ({how}): nothing was explored"
         ));

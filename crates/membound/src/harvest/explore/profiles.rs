@@ -204,7 +204,7 @@ impl Plans<'_> {
     }
 
     /// Paths of the plans for a run beside [`EndedScavenger`].
-    pub(super) fn beside_ended_scavenger(
+    pub(super) fn with_ended_scavenger(
         &self,
         ended_scavenger: &EndedScavenger,
     ) -> Result<Vec<PathBuf>, String> {

@@ -42,10 +42,10 @@ pub(super) struct Harvesting {
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
     pub(super) slo_p95_ns: Option<f64>,
-    pub(super) beside: ScavengerSet,
+    pub(super) scavengers: ScavengerSet,
 }
 
-/// The scavengers beside the primary.
+/// The scavengers that run with the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ScavengerSet {
     /// The scavengers that the user named.
@@ -116,7 +116,7 @@ impl Scheduling {
             Self::Kernel(_) | Self::Sibling(Some(_)) => primary_s + scavengers_s,
             Self::Sibling(None) => 0.0,
             Self::Harvest(how) => {
-                let scavengers_s = match how.beside {
+                let scavengers_s = match how.scavengers {
                     ScavengerSet::Named => scavengers_s,
                     ScavengerSet::CopiesOfFirst(copies) => primary_s * f64::from(copies),
                     ScavengerSet::Waiting | ScavengerSet::EndedScavenger => 0.0,
@@ -215,7 +215,7 @@ fn parts() -> Vec<Setting> {
             without: vec![part],
             // Without switches, no yield gives way to the primary, and scavengers would run to their end
             // before it begins.
-            beside: match part {
+            scavengers: match part {
                 HarvestPart::Switch => ScavengerSet::EndedScavenger,
                 _ => ScavengerSet::Named,
             },
@@ -251,7 +251,7 @@ fn at_once() -> Vec<Setting> {
             1 => Setting::new(name, at, Scheduling::Alone),
             _ => {
                 let how = Harvesting {
-                    beside: ScavengerSet::CopiesOfFirst(programs - 1),
+                    scavengers: ScavengerSet::CopiesOfFirst(programs - 1),
                     ..Harvesting::default()
                 };
                 Setting::harvest(name, at, how)

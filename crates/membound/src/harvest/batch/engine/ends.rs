@@ -163,7 +163,7 @@ impl Engine {
     fn take_outputs(&self, job: usize, stdout: &Path) {
         let number = self.number(job);
         let _ = std::fs::rename(stdout, self.batch.outputs.path(number, "out"));
-        let stderr = scavengers::stderr_beside(stdout);
+        let stderr = scavengers::stderr_path(stdout);
         let _ = std::fs::rename(stderr, self.batch.outputs.path(number, "err"));
     }
 

@@ -28,7 +28,7 @@ impl Engine {
             }
             Err(Unstarted::NoRoom(error) | Unstarted::Never(error)) => {
                 let line = format!("cannot start job {}: {error}", self.number(job));
-                self.tell(line);
+                self.report(line);
                 let end = JobEnd {
                     exit_code: NOT_STARTED,
                     signal: 0,

@@ -1,7 +1,7 @@
-//! Which of the command's yields are installed while its slowdown is limited: those with the least worth are
+//! Which of the command's yields are installed while its slowdown is limited: those with the lowest gain per cost are
 //! removed first and installed again last.
 //!
-//! The worth of a yield is its predicted gain over its cost on hits, as in the plan (`membound_harvest`'s
+//! The rank of a yield is its predicted gain divided by its cost on hits, as in the plan (`membound_harvest`'s
 //! choice). Both are shares of the command's CPU time, as are slowdowns.
 
 use membound_launch::YieldPlace;
@@ -48,15 +48,15 @@ pub(super) struct Pace {
 
 impl Pace {
     /// The slowdown where scavengers are admitted as much as allowed.
-    fn whole(self) -> f64 {
+    fn at_full_admission(self) -> f64 {
         self.slower.max(0.0) * self.max_admitted_share + self.overhead
     }
 }
 
-/// The command's yields, ranked by worth, and how many of them are installed.
+/// The command's yields, ranked by gain per cost, and how many of them are installed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Yields {
-    /// Yields with the highest worth first.
+    /// Yields with the highest gain per cost first.
     ranked: Vec<PlannedYield>,
     /// The first `installed` yields are installed.
     installed: usize,
@@ -149,9 +149,13 @@ impl Yields {
 
     /// Judges the pace of the command, which may be slower by `most`.
     pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
-        let whole = pace.whole();
-        self.slow = if whole > most { self.slow + 1 } else { 0 };
-        self.calm = if whole < most * CALM_SHARE_OF_LIMIT {
+        let slowdown_at_full_admission = pace.at_full_admission();
+        self.slow = if slowdown_at_full_admission > most {
+            self.slow + 1
+        } else {
+            0
+        };
+        self.calm = if slowdown_at_full_admission < most * CALM_SHARE_OF_LIMIT {
             self.calm + 1
         } else {
             0

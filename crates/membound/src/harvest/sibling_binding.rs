@@ -71,7 +71,7 @@ struct Ran {
 #[derive(Clone, Debug, Default)]
 struct CpuBinding {
     /// The SMT sibling of the command's that it has.
-    beside: Option<CpuId>,
+    sibling: Option<CpuId>,
     /// The CPUs that it is bound to; empty if its affinity was never changed.
     bound: Vec<CpuId>,
     /// CPU time of its home thread at the last poll, in seconds.
@@ -96,7 +96,7 @@ impl SiblingBinding {
 
     /// Whether a scavenger has an SMT sibling now.
     pub(super) fn is_given(&self) -> bool {
-        self.places.iter().any(|place| place.beside.is_some())
+        self.places.iter().any(|place| place.sibling.is_some())
     }
 
     /// The SMT sibling time given so far.
@@ -123,7 +123,7 @@ impl SiblingBinding {
         }
         let runs = self.runs_on(&threads::of(&Root::system(), pid), harvested);
         self.due = Some((to, begun + begun.elapsed() * ELAPSED_PER_POLL_TIME));
-        let free = beside(&self.cores, &runs);
+        let free = free_siblings(&self.cores, &runs);
         let lives = harvested.scavengers.iter().map(|scavenger| {
             let lives = matches!(
                 scavenger.state,
@@ -132,7 +132,7 @@ impl SiblingBinding {
             lives && scavenger.thread != 0
         });
         let lives: Vec<bool> = lives.collect();
-        let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
+        let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.sibling).collect();
         let most = match to {
             Use::Give => self.most,
             Use::KeepFree => 0,
@@ -141,16 +141,16 @@ impl SiblingBinding {
         let rest = self.rest(&free, to);
         for (index, place) in self.places.iter_mut().enumerate() {
             let bound = has[index].map_or_else(|| rest.clone(), |cpu| vec![cpu]);
-            place.beside = has[index];
+            place.sibling = has[index];
             let is_new = place.bound != bound && !(place.bound.is_empty() && bound == self.allowed);
             if lives[index] && is_new {
                 // A thread that has ended meanwhile cannot be bound, and needs not be.
                 let done = affinity::bind(harvested.scavengers[index].thread, &bound);
-                place.beside = has[index].filter(|_| done.is_ok());
+                place.sibling = has[index].filter(|_| done.is_ok());
                 place.bound = bound;
             }
         }
-        let has: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
+        let has: Vec<Option<CpuId>> = self.places.iter().map(|place| place.sibling).collect();
         self.given.cpus.extend(has.iter().flatten());
         if has != had {
             let place = |has: &Option<CpuId>| match has {
@@ -182,7 +182,7 @@ impl SiblingBinding {
             self.given.wall_s += (now - before).as_secs_f64();
         }
         for (place, &own_s) in self.places.iter_mut().zip(own_s) {
-            if place.beside.is_some() {
+            if place.sibling.is_some() {
                 self.given.cpu_s += (own_s - place.own_s).max(0.0);
             }
             place.own_s = own_s;
@@ -221,7 +221,7 @@ impl SiblingBinding {
 }
 
 /// The SMT siblings of the CPUs in `runs` that are not in `runs` themselves.
-fn beside(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
+fn free_siblings(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
     let shared = cores
         .iter()
         .filter(|core| core.iter().any(|cpu| runs.contains(cpu)));
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn what_lies_beside_is_on_a_core_of_the_commands_and_free() {
         let cores = [cpus(&[0, 4]), cpus(&[1, 5]), cpus(&[2, 6, 8])];
-        assert_eq!(beside(&cores, &on(&[0])), cpus(&[4]));
-        assert_eq!(beside(&cores, &on(&[0, 4, 6, 3])), cpus(&[2, 8]));
-        assert_eq!(beside(&cores, &on(&[])), []);
+        assert_eq!(free_siblings(&cores, &on(&[0])), cpus(&[4]));
+        assert_eq!(free_siblings(&cores, &on(&[0, 4, 6, 3])), cpus(&[2, 8]));
+        assert_eq!(free_siblings(&cores, &on(&[])), []);
     }
 
     #[test]
