@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_with_an_alignment_is_read_again_from_where_it_stands() {
+    fn an_operation_with_an_alignment_is_read_again_at_its_offset() {
         // An end, and from byte 1 on a load with an alignment to 16 bytes before its end.
         let mut trace = vec![0x01, 0x49, 0x00, 0x23, 0x00];
         trace.resize(16, 0xff);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_cut_off_are_told_and_padding_is_not() {
+    fn truncated_operations_are_reported_and_padding_is_not() {
         let whole = load();
         for length in 1..whole.len() {
             assert_eq!(records(&whole[..length]), [Next::Rest(length)], "{length}");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn atomic_operations_and_others_are_told_apart() {
+    fn atomic_operations_and_others_are_distinguished() {
         let of = |class: u8, payload: u8| {
             let trace = [0x48 | class, payload, 0x01];
             let [Next::Record(_, record)] = &records(&trace)[..] else {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_kernel_are_whole_again() {
+    fn addresses_of_the_kernel_are_sign_extended() {
         let trace = [address(0, 0xc0ff_8000_1000_0000), vec![0x01]].concat();
         let [Next::Record(_, record)] = &records(&trace)[..] else {
             panic!("one record");

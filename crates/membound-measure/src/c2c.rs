@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_has_nobody_to_hand_a_line_to() {
+    fn one_cpu_has_no_other_to_hand_a_line_to() {
         with_session(|session, _| {
             let config = CoreToCoreConfig {
                 cpus: Some(vec![session.cpu]),

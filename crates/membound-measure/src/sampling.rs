@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_done_when_it_is_narrow_and_was_seen_in_three_rounds() {
+    fn a_point_is_done_when_it_is_narrow_after_three_rounds() {
         let mut slot = Slot::time(());
         for round in 0..3 {
             assert!(!slot.converged(), "after {round} rounds");
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_are_disturbed_elsewhere_are_repeated_and_in_the_end_taken() {
+    fn batches_perturbed_elsewhere_are_repeated_and_finally_accepted() {
         with_session(|session, _| {
             let mut made = 0;
             let take = |from: i32, made: &mut i32| {

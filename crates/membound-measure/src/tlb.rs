@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_looked_at_where_translations_miss_and_lines_are_near() {
+    fn overlap_is_measured_where_translations_miss_and_lines_are_near() {
         with_session(|session, _| {
             let lines = hint::second_level_bytes(session) / 64;
             let curve = [

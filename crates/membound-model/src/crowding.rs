@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_cache_and_an_unknown_one_are_told_apart() {
+    fn a_shared_cache_and_an_unknown_one_are_distinguished() {
         let mut points = curve(1, 20.0, 24.0);
         points.extend(curve(2, 10.0, 12.0));
         let options = LevelOptions::default();

@@ -516,17 +516,17 @@ mod tests {
     }
 
     #[test]
-    fn times_alone_give_what_simulated_caches_served() {
+    fn times_alone_give_the_hits_of_simulated_caches() {
         check(1, 0.03);
     }
 
     #[test]
-    fn so_they_do_where_the_timer_moves_in_steps_of_26_ticks() {
+    fn coarse_timer_steps_give_the_hits_of_simulated_caches() {
         check(26, 0.08);
     }
 
     #[test]
-    fn what_is_off_where_the_first_cache_serves_all_widens_the_others() {
+    fn errors_at_the_first_cache_widen_the_other_intervals() {
         let share = |value: f64| Share {
             level: "L1".to_owned(),
             value,
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_and_times_the_reason_is_told() {
+    fn without_counters_and_times_there_is_a_reason() {
         let (_, mut point) = simulated(1 << 10, 1);
         point.ticks.clear();
         let mut points = [point];

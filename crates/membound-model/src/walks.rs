@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_says_so() {
+    fn incomparable_walks_are_reported() {
         let points = |from: u32, to: u32, each: f64| -> Vec<RulePoint> {
             (from..=to)
                 .map(|n| RulePoint::from((n, 200.0 + each * f64::from(n))))

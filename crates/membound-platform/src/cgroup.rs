@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_the_namespace_is_not_looked_for() {
+    fn a_group_outside_of_the_namespace_is_ignored() {
         let mount = Mount {
             group: "/".to_owned(),
             point: PathBuf::from("sys/fs/cgroup"),

@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_it_is_what_the_machine_has() {
+    fn without_limits_it_is_the_memory_of_the_machine() {
         let tree = machine();
         assert_eq!(total_bytes(&tree.root()), 8192 * MIB);
         assert_eq!(available_bytes(&tree.root()), 4096 * MIB);
     }
 
     #[test]
-    fn the_tightest_group_on_the_way_up_counts_v2() {
+    fn the_tightest_ancestor_group_counts_v2() {
         let tree = machine()
             .file("proc/self/cgroup", "0::/a/b\n")
             .file(

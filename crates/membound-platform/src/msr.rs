@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_high_register_lives_in_a_sparse_file() {
+    fn a_high_register_is_in_a_sparse_file() {
         let tree = Tree::new().file("dev/cpu/0/msr", "");
         let files = MsrFiles::new(&tree.root());
         files.write(CpuId(0), 0xc000_0108, 0x2f).unwrap();

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_switched_says_why() {
+    fn prefetchers_that_cannot_be_switched_have_a_reason() {
         let nowhere = Tree::new().root();
         let reason = |cpu: &Cpu| {
             Controls::detect(&nowhere, cpu)

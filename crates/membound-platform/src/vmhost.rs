@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn separate_cpus_of_one_socket_are_told_from_the_rest() {
+    fn separate_cpus_of_one_socket_are_distinguished() {
         let placed = |first, second| {
             let threads = [("main", "0-3"), ("fc_vcpu 0", first), ("fc_vcpu 1", second)];
             only(&process(host(), 7, "firecracker", &threads)).placement

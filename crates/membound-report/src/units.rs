@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_three_digits_and_never_say_nan() {
+    fn numbers_keep_three_digits_and_are_never_nan() {
         for (value, text) in [
             (0.0, "0.00"),
             (-0.001, "0.00"),

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_keeps_its_permissions() {
+    fn replacing_a_file_keeps_its_permissions() {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("profile.json");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_is_what_was_asked_for_else_the_terminals_within_reason() {
+    fn the_width_is_the_requested_one_or_the_terminals_within_limits() {
         for (asked, terminal, expected) in [
             (None, None, 80),
             (None, Some(132), 132),
@@ -368,13 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_error_is_told_apart_however_it_is_wrapped() {
+    fn usage_errors_are_recognised_through_any_context() {
         let error = anyhow::Error::new(Usage("no".to_owned())).context("where");
         assert!(error.is::<Usage>());
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn the_error_names_the_path_that_cannot_be_written() {
         let place = tempfile::tempdir().unwrap();
         for path in [place.path().to_owned(), place.path().join("no/such/file")] {
             let error = format!("{:#}", Target::open(&path).unwrap_err());

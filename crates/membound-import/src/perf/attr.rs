@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_say_the_same_in_either_order() {
+    fn attributes_are_equal_in_either_byte_order() {
         let mut both = [ByteOrder::Little, ByteOrder::Big]
             .map(|order| Attr::read(&attr(order), order).unwrap());
         // The more significant bit of two is the one that was set: it lies first in either order.

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_chains_say_where_what_follows_runs() {
+    fn marks_in_chains_give_the_mode_of_the_next_frames() {
         let attr = Attr {
             sample_type: sample_type::CALLCHAIN,
             ..Attr::default()

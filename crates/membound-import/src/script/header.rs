@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn malformed_lines_are_refused() {
         for line in [
             "",
             "12.5:",

@@ -17,7 +17,7 @@ fn sample(file: PerfDataFile, id: u64, t_ns: u64) -> PerfDataFile {
 }
 
 #[test]
-fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
+fn records_of_all_cpus_come_in_the_order_of_time() {
     let file = PerfDataFile::new(Endian::Little).event(PerfEvent::default());
     let fork = file.bytes().u32(9).u32(7).u32(9).u32(7).u64(250);
     let exit = file.bytes().u32(9).u32(7).u32(9).u32(7).u64(350);

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rally_that_is_cancelled_ends_and_one_with_nobody_there_fails() {
+    fn a_cancelled_rally_ends_and_one_without_a_partner_fails() {
         let root = Root::system();
         let cancel = AtomicBool::new(false);
         let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();

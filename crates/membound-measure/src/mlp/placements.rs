@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scatter_between_placements_is_told_from_that_within_one() {
+    fn scatter_between_placements_is_separated_from_scatter_within_one() {
         let parallel = MlpMode::Parallel;
         let all: Vec<Placement> = [580.0, 600.0, 620.0, 600.0, 900.0]
             .into_iter()

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_have_the_shortest_names_that_tell_them_apart() {
+    fn curves_have_the_shortest_distinct_names() {
         let check = |mut curves: Vec<OverlayCurve>, expected: &[&str]| {
             label(&mut curves);
             let names: Vec<&str> = curves.iter().map(|curve| curve.label.as_str()).collect();

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_use_shows_in_how_often_samples_meet() {
+    fn the_footprint_follows_from_coincident_samples() {
         assert_eq!(used_cells(0, 0, 64.0), 0.0);
         assert_eq!(used_cells(3, 3, 64.0), 64.0);
         assert!((used_cells(1000, 64, 64.0) - 64.0).abs() < 1e-3);

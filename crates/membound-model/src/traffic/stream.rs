@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_that_is_seen_whole_fits_or_misses_each_line() {
+    fn a_fully_sampled_sweep_fits_or_misses_each_line() {
         let stream = sweep(1000, 40_000, 0);
         let fits = stream.misses(cache(1500.0), around(1000.0));
         // The record does not show that the first pass is the first.
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_of_which_little_is_seen_misses_by_its_footprint() {
+    fn a_sparsely_sampled_sweep_misses_by_its_footprint() {
         let lines = 2_000_000;
         let stream = sweep(lines, 40_000, 77 * LINE);
         assert!(stream.order(0).swept > 0.99);

@@ -85,7 +85,7 @@ fn combinations(model: &Model) -> Vec<String> {
 }
 
 #[test]
-fn noise_free_origin2000_gives_back_what_it_was_made_of() {
+fn noise_free_origin2000_recovers_its_parameters() {
     let topology = origin2000();
     for constants in [NONE, SOME] {
         let truth = truth(constants);
@@ -110,7 +110,7 @@ fn noise_free_origin2000_gives_back_what_it_was_made_of() {
 }
 
 #[test]
-fn noise_free_data_of_any_sizes_and_grid_give_back_what_they_were_made_of() {
+fn noise_free_data_of_any_sizes_and_grid_recover_their_parameters() {
     let mut random = Random::new(41);
     for _ in 0..100 {
         let mut topology = origin2000();

@@ -13,7 +13,7 @@ use crate::seidl_data::{
 };
 
 #[test]
-fn predictions_hold_measurements_as_often_as_they_say() {
+fn prediction_intervals_have_their_nominal_coverage() {
     let topology = origin2000();
     let truth = truth(SOME);
     let clean = points(&topology, &truth, &[1024, 4096], &areas(60));
@@ -37,7 +37,7 @@ fn predictions_hold_measurements_as_often_as_they_say() {
 }
 
 #[test]
-fn predictions_know_that_sizes_are_fitted_or_held() {
+fn predictions_account_for_fitted_and_fixed_sizes() {
     let topology = origin2000();
     let mut truth = truth(NONE);
     // The router's steps exceed the noise: levels with the same time would have no size of their own.
@@ -74,7 +74,7 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
 }
 
 #[test]
-fn predictions_outside_of_the_points_say_so() {
+fn predictions_outside_of_the_points_are_marked() {
     let model = fit_with(&clean(SOME), &FitOptions::default()).unwrap();
     let caution = |window, area| predict(&model, Some(window), area).caution;
     assert_eq!(caution(2048, GIB), None);
@@ -170,7 +170,7 @@ fn strides_leave_out_lines_and_pages_but_not_the_sets_they_crowd_into() {
 }
 
 #[test]
-fn a_model_without_levels_predicts_nothing_and_says_why() {
+fn a_model_without_levels_predicts_nothing_with_a_reason() {
     let ramp: Vec<_> = (10..30)
         .map(|shift| membound_types::Observation {
             window_bytes: None,

@@ -174,7 +174,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
 
 /// While memory is being measured, its neighbours begin to use it as well.
 #[test]
-fn memory_that_grows_slower_on_the_way_is_no_cache() {
+fn memory_that_gradually_grows_slower_is_no_cache() {
     let truth = Hierarchy::given(
         &[
             (32.0 * 1024.0, 1.0),

@@ -130,7 +130,7 @@ fn mixtures_lie_in_their_intervals_as_a_rule() {
 }
 
 #[test]
-fn few_samples_say_little() {
+fn few_samples_give_wide_intervals() {
     let mixer = mixer();
     let few = mixer.fit(&histogram(&[(3, 1.0)], 5, 3)).unwrap();
     assert!(few.levels[3].share.low < 0.65, "{few:#?}");
@@ -144,7 +144,7 @@ fn few_samples_say_little() {
 }
 
 #[test]
-fn what_is_slower_than_every_level_is_told_apart() {
+fn loads_slower_than_every_level_are_separated() {
     let mixer = mixer();
     let slow = [TickCount {
         ticks: 2600,
@@ -167,7 +167,7 @@ fn latencies_between_levels_do_not_fit() {
 }
 
 #[test]
-fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
+fn another_cores_cache_with_the_latency_of_memory_counts_as_memory() {
     let mut calibration = calibration();
     // Lines seem to come from there, slightly faster than from memory.
     let mut random = Random(99);
@@ -194,7 +194,7 @@ fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
 }
 
 #[test]
-fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
+fn caches_with_similar_latencies_are_separated_as_far_as_the_average_allows() {
     // While the second cache was calibrated, another program used half of it.
     let mut calibration = calibration();
     calibration.levels[1].ticks = histogram(&[(1, 0.5), (2, 0.5)], 5000, 31);
@@ -266,7 +266,7 @@ fn site<'a>(
 }
 
 #[test]
-fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
+fn an_uncertain_count_does_not_spoil_the_latencies() {
     let mixer = mixer();
     for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
         let mixture = mixer.fit(&histogram(&[(level, 1.0)], 3000, 8)).unwrap();
@@ -289,7 +289,7 @@ fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
 }
 
 #[test]
-fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
+fn contended_lines_cost_the_time_that_hits_leave() {
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
     // Four nanoseconds per execution, at loads that look like hits.
     let mut evidence = site(4.0, 1e9, &mixture);
@@ -366,7 +366,7 @@ fn hits_do_not_stall_however_many_samples_fall_there() {
 }
 
 #[test]
-fn misses_that_overlap_cost_what_is_exposed() {
+fn overlapping_misses_cost_their_exposed_time() {
     let mixture = mixer().fit(&histogram(&[(3, 1.0)], 2000, 22)).unwrap();
     // Eight nanoseconds per load, with twenty loads in flight.
     let gather = Stall::of(&site(8.0, 1e9, &mixture), &COSTS);
@@ -385,7 +385,7 @@ fn misses_that_overlap_cost_what_is_exposed() {
 }
 
 #[test]
-fn a_stream_stalls_although_its_loads_look_fast() {
+fn a_stream_stalls_although_its_loads_are_fast() {
     let mixture = mixer()
         .fit(&histogram(&[(0, 0.95), (1, 0.05)], 2000, 24))
         .unwrap();
@@ -539,7 +539,7 @@ fn a_program_is_known_better_than_its_sites() {
 }
 
 #[test]
-fn what_is_unknown_of_a_loops_accesses_adds_up() {
+fn uncertainties_of_a_loops_accesses_add_up() {
     let unknown = Estimate::new(0.0, 0.0, 1.0);
     let few: Vec<Stall> = (0..4).map(|_| known(2.5, unknown)).collect();
     assert!(combine(&few, 10e9, 1e4).high > 0.99);

@@ -40,7 +40,7 @@ mod tests {
     use membound_types::TickCount;
 
     #[test]
-    fn deciles_are_ticks_that_were_seen() {
+    fn deciles_are_observed_ticks() {
         let bin = |ticks, count| TickCount { ticks, count };
         let mut level = CalibratedLevel {
             ticks: vec![bin(52, 80), bin(78, 15), bin(9000, 5)],

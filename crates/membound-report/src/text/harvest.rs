@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_without_yields_says_so() {
+    fn a_plan_without_yields_is_reported() {
         let mut plan = plan();
         plan.sites.clear();
         plan.functions.clear();

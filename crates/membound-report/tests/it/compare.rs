@@ -102,7 +102,7 @@ fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
 }
 
 #[test]
-fn every_section_is_there_when_it_has_something_to_say() {
+fn every_section_with_content_is_present() {
     let check = |comparison: &Comparison, right: &[&str]| {
         let page = Page::parse(&page::comparison(comparison));
         let sections: Vec<&str> = page

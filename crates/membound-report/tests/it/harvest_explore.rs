@@ -342,7 +342,7 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn a_difference_is_told_only_where_intervals_are_apart() {
+fn a_difference_is_reported_only_if_intervals_are_disjoint() {
     let text = flowing(&full());
     assert!(
         text.contains("it costs to leave out prefetch (28 %), liveness (18 %)."),
@@ -370,7 +370,7 @@ fn a_difference_is_told_only_where_intervals_are_apart() {
 }
 
 #[test]
-fn a_bound_on_the_overhead_is_told_with_the_loads_that_yield() {
+fn a_bound_on_the_overhead_is_reported_with_the_loads_that_yield() {
     let text = flowing(&full());
     assert!(
         text.contains(

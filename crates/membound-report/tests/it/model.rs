@@ -118,7 +118,7 @@ fn a_topology_with_values_says_which_sizes_are_open() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_marked_and_explained() {
+fn unidentifiable_parameters_are_marked_and_explained() {
     for shown in [
         text::model(&fixture::origin(), Style::default()),
         Page::parse(&page::model(&fixture::origin()))
@@ -289,7 +289,7 @@ fn a_fit_of_ten_thousand_points_stays_a_small_page() {
 }
 
 #[test]
-fn an_empty_model_says_so() {
+fn an_empty_model_is_reported() {
     let mut model = fixture::guest();
     model.points.clear();
     model.levels.clear();
@@ -368,7 +368,7 @@ fn fitted_points_as_csv_begin_with_the_columns_that_fit_reads() {
 }
 
 #[test]
-fn predictions_as_csv_say_what_is_missing() {
+fn predictions_as_csv_name_missing_values() {
     let prediction: Prediction = fixture::prediction();
     let text = csv::prediction(&prediction);
     let rows = fields(&text);

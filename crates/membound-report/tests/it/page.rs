@@ -74,7 +74,7 @@ fn every_panel_and_chart_is_there() {
 }
 
 #[test]
-fn every_missing_part_says_why() {
+fn every_missing_part_has_a_reason() {
     let profile = fixture::nothing_measured();
     let page = Page::parse(&render(&profile));
     for id in PANELS {
@@ -101,7 +101,7 @@ fn every_missing_part_says_why() {
 }
 
 #[test]
-fn empty_parts_are_said_to_be_empty() {
+fn empty_parts_are_marked_as_empty() {
     let mut profile = fixture::profile(Extent::Quick);
     profile.latency = Outcome::Known(Default::default());
     profile.window = Outcome::Known(Default::default());
@@ -303,7 +303,7 @@ fn levels_stand_first_with_effective_and_declared_sizes() {
 }
 
 #[test]
-fn disturbed_points_are_hollow_and_say_why() {
+fn perturbed_points_are_hollow_and_have_a_reason() {
     let mut profile = fixture::profile(Extent::Quick);
     if let Outcome::Known(latency) = &mut profile.latency {
         for point in &mut latency.points {

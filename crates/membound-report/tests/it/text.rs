@@ -204,7 +204,7 @@ fn levels_come_before_everything_else() {
 }
 
 #[test]
-fn an_incomplete_part_says_so() {
+fn an_incomplete_part_is_marked() {
     let mut profile = fixture::profile(Extent::Quick);
     profile.incomplete = true;
     for (name, shown) in all(&profile, Style::default()) {

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn on_aarch64_what_a_signal_interrupted_is_found_in_the_kernels_frame() {
+    fn on_aarch64_the_interrupted_frame_is_found_in_the_kernels_frame() {
         // mov x8, #139; svc #0, to which handlers return.
         let code = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
         let gaps = Gaps::of_code(Machine::Aarch64, 0x40, &code);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_says_why_and_where() {
+    fn incomparable_files_are_refused_with_reason_and_path() {
         check("", &["ends in the middle", "line 1 column 0"]);
         check(
             "{\"schema_version\": 1, \"ki",

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_pay_are_kept() {
+    fn interleaving_that_pays_is_kept() {
         // Each makes the same progress interleaved as alone: eight times as much together.
         let program = Program {
             prepares_ms: 300,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_do_not_pay_cost_next_to_nothing() {
+    fn interleaving_that_does_not_pay_costs_little() {
         let program = Program {
             prepares_ms: 200,
             interleaved_rate: 200,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_comes_by_loads_runs_one_after_another() {
+    fn scavengers_without_progress_run_one_after_another() {
         let program = Program {
             prepares_ms: 1000,
             interleaved_rate: 1,

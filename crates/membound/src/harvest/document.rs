@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_take_no_longer_than_the_threads_that_they_lie_in() {
+    fn slices_last_no_longer_than_their_threads() {
         let with = |cpu_ns| membound_launch::Turns {
             count: 1000,
             cpu_ns,
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_after_which_nothing_yields_is_told() {
+    fn a_plan_without_yields_is_reported() {
         let path = std::env::current_exe().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let path = path.display().to_string();

@@ -396,14 +396,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_said_in_seconds_or_minutes() {
+    fn durations_are_shown_in_seconds_or_minutes() {
         assert_eq!(about(0.2), "1 s");
         assert_eq!(about(80.0), "80 s");
         assert_eq!(about(250.0), "4 minutes");
     }
 
     #[test]
-    fn runs_with_hardly_any_turn_beside_others_are_noted_once() {
+    fn runs_with_few_slices_are_noted_once() {
         let run = |turns| ExploreRun {
             turns: Some(turns),
             ..ExploreRun::default()
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_failed_beside_others_are_noted() {
+    fn failed_runs_are_noted() {
         let run = |failed: Option<&str>| ExploreRun {
             failed: failed.map(str::to_owned),
             ..ExploreRun::default()

@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_come_seldom_where_nobody_has_a_turn_and_often_again_where_somebody_has() {
+    fn polls_become_rare_without_slices_and_frequent_with_them() {
         let ran = |turns: u64, spanning: u64| Harvested {
             with: Turns {
                 count: turns,

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn ninety_five_of_a_hundred_requests_are_held_to_their_bound() {
+    fn the_slo_limits_the_95th_percentile_of_requests() {
         let limits = Limits {
             max_slowdown: None,
             slo_p95_ns: Some(1e6),

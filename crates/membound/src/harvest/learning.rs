@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_and_programs_that_ran_often_are_worth_profiling() {
+    fn copies_and_programs_that_ran_often_pay_to_profile() {
         let cpu_times = |cpu_s: f64, runs: f64| CpuTimes {
             cpu_s,
             sum_s: cpu_s * runs,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_others_is_seen() {
+    fn programs_that_start_others_are_recognised() {
         let start = |script: &str| {
             let mut shell = Command::new("/bin/sh");
             let shell = shell.args(["-c", script]).stdin(Stdio::piped());

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_finish_is_ended_and_who_is_not_there_is_refused() {
+    fn unfinished_processes_are_ended_and_missing_programs_are_refused() {
         let mut absent = ordinary(&["sh"], None);
         absent.scavenger.path = "/nowhere/at/all".into();
         let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_and_wishes_tell_plans_apart() {
+    fn plans_are_distinguished_by_arguments_and_options() {
         let path = Path::new("/proc/self/exe");
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let options = Options::new(HarvestRole::Primary);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_said_in_one_line() {
+    fn a_file_that_is_no_plan_is_a_one_line_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("plan.json");
         std::fs::write(&path, r#"{"schema_version":1,"kind":"machine"}"#).unwrap();

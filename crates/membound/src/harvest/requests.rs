@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_has_its_reason() {
+    fn missing_latency_has_a_reason() {
         let reason = |by: Option<RequestsBy>, requested: Requested| {
             let report = RequestReport::of(by.as_ref(), Some(&requested));
             assert_eq!(fields(&report), ["primary.latency"]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_figure_is_noted() {
+    fn requests_outside_the_figures_are_noted() {
         let requested = Requested {
             with: durations(),
             without: durations(),

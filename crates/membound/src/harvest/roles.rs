@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_for_those_who_wait_often() {
+    fn slices_go_to_programs_that_yield_often() {
         assert_eq!(why_without_slices(&plan(0.5, 5e6, None), true), None);
         let computes = why_without_slices(&plan(0.02, 5e6, None), false).unwrap();
         assert!(computes.contains("2 % of its time"), "{computes}");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_for_those_who_would_share_a_processor() {
+    fn interleaving_is_for_scavengers_that_would_share_a_processor() {
         let of = |turns, ordinary, processors| {
             let layout = run_queue_layout(turns, ordinary, processors);
             (layout.threads, layout.per_thread)

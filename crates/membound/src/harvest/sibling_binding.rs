@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_is_on_a_core_of_the_commands_and_free() {
+    fn free_siblings_are_on_a_core_of_the_command() {
         let cores = [cpus(&[0, 4]), cpus(&[1, 5]), cpus(&[2, 6, 8])];
         assert_eq!(free_siblings(&cores, &on(&[0])), cpus(&[4]));
         assert_eq!(free_siblings(&cores, &on(&[0, 4, 6, 3])), cpus(&[2, 8]));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_one_keeps_it() {
+    fn a_scavenger_keeps_its_sibling() {
         let [a, b] = [CpuId(4), CpuId(5)];
         let lives = [true; 4];
         let first = assigned(&[None; 4], &lives, &[a, b], usize::MAX);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowdown_is_the_excess_of_time_a_turn() {
+    fn slowdown_is_excess_time_per_slice() {
         check(&[span(5000, 120, 100)], 0.2, None);
         assert_eq!(estimate(&[span(999, 120, 100)]), None);
         assert_eq!(estimate(&[]), None);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slows_down_both_kinds_of_turn_is_no_noise() {
+    fn a_change_common_to_both_kinds_of_slice_is_not_noise() {
         let spans = [1, 10, 3, 7].map(|pace| span(1000, 110 * pace, 100 * pace));
         check(&spans, 0.1, Some((0.1, 0.1)));
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_differences_and_long_runs_have_longer_spans() {
+    fn polls_are_differences_and_long_runs_have_longer_spans() {
         let mut spans = Spans::default();
         let mut so_far = Harvested::default();
         for look in 0..1000_u64 {

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasted_is_not_held_against_it() {
+    fn a_long_success_resets_the_back_off() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..3 {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_come_back_while_something_is_held_back() {
+    fn it_stays_off_while_scavengers_are_held_back() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         assert_eq!(until_it_changes(&mut control, &mut so_far, 500), Some(1));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_to_blame_who_is_not_there() {
+    fn siblings_without_scavengers_are_not_blamed() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..10 {

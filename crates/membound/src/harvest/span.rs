@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_skipped_where_a_miss_of_their_own_makes_them_late() {
+    fn slices_are_skipped_if_the_scavengers_own_misses_make_them_late() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
         let mut so_far = Harvested::default();
         let late = |skips| [130, 30, 4, 4][skips as usize];
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn no_turns_are_skipped_where_that_is_for_nothing() {
+    fn no_slices_are_skipped_without_a_benefit() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
         let mut so_far = Harvested::default();
         let skips = skipping(&mut control, &mut so_far, 2000, |_| 20);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_to_keep_to_their_bound_and_use_it() {
+    fn slices_converge_to_their_bound() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_to_last_as_long_as_what_they_hide() {
+    fn slices_converge_to_the_latency_they_hide() {
         // Slices of 20 ns and three times the span, of which four in ten are half as long.
         for (began_ns, hidden_ns) in [(180.0, 150.0), (20.0, 150.0)] {
             let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn few_turns_that_miss_by_chance_do_not_shorten_it() {
+    fn a_few_late_slices_do_not_shorten_the_span() {
         // Two in a hundred are late whatever the span is; among each 250 that are timed up to nine are late.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_are_too_long_at_best_do_not_end_the_others() {
+    fn unavoidably_long_slices_do_not_shorten_the_others() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_single_segment_is_too_long_turns_end_at_once() {
+    fn slices_end_at_the_first_yield_if_one_segment_exceeds_the_bound() {
         let mut control = SpanControl::new(50.0, 50.0, 25.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;

@@ -264,7 +264,7 @@ mod tests {
     ];
 
     #[test]
-    fn those_that_are_worth_least_go_first_and_come_back_last() {
+    fn yields_with_the_lowest_rank_are_removed_first_and_restored_last() {
         let mut yields = yields(&FIVE);
         assert_eq!(after(&mut yields, 0.5, 2), [[0; 0]; 0]);
         // Removes a quarter of 0.04 at least, then of 0.025, but keeps the yields with most of the gain.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_between_what_is_allowed_and_half_of_it() {
+    fn nothing_changes_between_the_limit_and_half_of_it() {
         let mut yields = yields(&FIVE);
         assert_eq!(after(&mut yields, 0.5, 3), [[0, 3]]);
         for _ in 0..50 {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_that_cost_too_much_with_nobody_let_in_all_go() {
+    fn all_yields_are_removed_if_they_cost_too_much_without_scavengers() {
         let mut yields = yields(&[(0.1, 0.2)]);
         let dear = Pace {
             slower: 0.0,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_on_hits_follows_the_rate_of_turns() {
+    fn the_hit_cost_scales_with_the_rate_of_slices() {
         let yields = yields(&[(0.1, 0.02), (0.1, 0.03)]);
         // 2000 a second were planned to cost 5 %: 4000 cost 10 % of the time with them.
         assert!((yields.overhead(4000.0) - 0.1 / 0.9).abs() < 1e-9);

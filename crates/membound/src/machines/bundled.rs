@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_machine_has_levels_bandwidth_and_says_where_they_come_from() {
+    fn every_machine_has_levels_bandwidth_and_a_source() {
         let mut published = 0;
         for (name, _) in MACHINES {
             let (label, profile) = bundled(name).expect(name).expect(name);

@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_twice_is_measured_once() {
+    fn duplicates_are_measured_once() {
         let mut threads = vec![9];
         given(&[2, 1, 2, 1], &mut threads);
         assert_eq!(threads, [2, 1]);

@@ -124,7 +124,7 @@ fn outputs_of_a_set_go_to_the_files_that_others_go_to() {
 }
 
 #[test]
-fn what_a_harvest_refuses_runs_as_ordinary_processes() {
+fn jobs_that_a_harvest_refuses_run_as_ordinary_processes() {
     let spoil = |plan: &mut Value| plan["sites"] = json!("none");
     let Some(batch) = Batch::of(&["work", "exit", "work"], spoil) else {
         return;
@@ -143,7 +143,7 @@ fn what_a_harvest_refuses_runs_as_ordinary_processes() {
 }
 
 #[test]
-fn by_itself_a_batch_harvests_only_what_gained() {
+fn by_default_a_batch_harvests_only_sets_that_gained() {
     let Some(batch) = Batch::of(&["work", "work", "work"], untouched) else {
         return;
     };

@@ -19,7 +19,7 @@ fn run_with_scavenger(mode: &str, options: &str) -> Option<Harvested> {
 }
 
 #[test]
-fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
+fn scavengers_that_miss_skip_slices_only_where_slices_are_too_long() {
     // No slice is as short as a nanosecond, and hardly one as long as a millisecond.
     for (options, keeps, skips) in [
         ("--bound-ns 1", false, true),
@@ -37,7 +37,7 @@ fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
 }
 
 #[test]
-fn a_scavenger_that_stops_yielding_after_a_second_is_called_out_of_its_turn() {
+fn a_scavenger_that_stops_yielding_is_interrupted() {
     // By then its turns are seldom looked at.
     let Some(harvested) = run_with_scavenger("late", "") else {
         return;

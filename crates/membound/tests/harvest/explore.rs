@@ -252,7 +252,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_runs() {
+fn invalid_options_are_refused_before_any_run() {
     for (words, code, part) in [
         (["--sweep", "slo"], 2, "--requests"),
         (["--sweep", "all"], 2, "is not one of"),
@@ -272,7 +272,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_what_a_shell_says_of_it() {
+fn a_missing_command_has_the_exit_code_of_a_shell() {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     command
@@ -293,7 +293,7 @@ fn processes(path: &Path) -> usize {
 }
 
 #[test]
-fn ctrl_c_ends_all_processes_and_shows_what_was_measured() {
+fn ctrl_c_ends_all_processes_and_shows_the_runs_so_far() {
     let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
         return;
     };

@@ -129,7 +129,7 @@ fn process_of(program: &Path) -> Option<i32> {
 }
 
 #[test]
-fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
+fn a_kill_during_planning_is_reported() {
     let Some(harvest) = unplanned("plain 4000", "forever") else {
         return;
     };
@@ -200,7 +200,7 @@ fn its_threads_come_and_go_while_it_is_recorded() {
 }
 
 #[test]
-fn one_without_a_load_to_wait_for_says_so() {
+fn a_program_without_missing_loads_is_reported() {
     let (Some(program), Some(scavenger)) = (fixture("late.c", "-O2"), scavenger()) else {
         return;
     };

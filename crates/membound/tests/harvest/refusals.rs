@@ -108,7 +108,7 @@ fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<Harvest
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
+fn files_that_are_no_program_are_refused() {
     let Some(program) = fixture("ends.c", "-O2") else {
         return;
     };
@@ -197,7 +197,7 @@ fn a_program_of_32_bits_runs_as_an_ordinary_process() {
 }
 
 #[test]
-fn a_program_that_nobody_may_read_runs_as_an_ordinary_process() {
+fn an_unreadable_program_runs_as_an_ordinary_process() {
     let Some(program) = fixture("ends.c", "-O2") else {
         return;
     };

@@ -125,7 +125,7 @@ fn reason(document: &HarvestRun) -> &str {
 }
 
 #[test]
-fn system_calls_of_a_programs_own_are_not_seen() {
+fn raw_system_calls_are_not_observed() {
     if let Some(harvested) = served("raw 2 100", "sockets", "") {
         let reason = reason(&harvested.document);
         assert!(reason.contains("system calls"), "{reason}");
@@ -133,7 +133,7 @@ fn system_calls_of_a_programs_own_are_not_seen() {
 }
 
 #[test]
-fn functions_that_nobody_calls_have_no_requests() {
+fn functions_without_calls_have_no_requests() {
     if let Some(harvested) = served("calls 1 100", "leap", "") {
         let reason = reason(&harvested.document);
         assert!(reason.contains("no call of leap"), "{reason}");

@@ -82,7 +82,7 @@ fn it_divides_by_zero() {
 }
 
 #[test]
-fn it_executes_what_is_no_instruction() {
+fn it_executes_invalid_instructions() {
     crashes("illegal", libc::SIGILL);
 }
 
@@ -117,7 +117,7 @@ fn its_vectors_are_alive_over_yields() {
 }
 
 #[test]
-fn it_rounds_in_its_own_way() {
+fn it_has_its_own_rounding_mode() {
     works("rounding");
 }
 
@@ -183,7 +183,7 @@ fn two_take_memory_from_each_other() {
 }
 
 #[test]
-fn who_needs_little_finds_memory_beside_those_that_take_all() {
+fn small_scavengers_find_memory_while_others_take_all() {
     let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
         return;
     };

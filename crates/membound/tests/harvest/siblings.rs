@@ -34,7 +34,7 @@ fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
 }
 
 #[test]
-fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
+fn a_scavenger_moves_from_slices_to_the_sibling() {
     // It makes no call with which it would leave the command's thread.
     let Some(harvested) = run_with_sibling("", "on 1 5000", "--siblings 0,1 --smt on") else {
         return;
@@ -50,7 +50,7 @@ fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
 }
 
 #[test]
-fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
+fn it_leaves_the_sibling_while_requests_are_slow_and_returns() {
     let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
     // The fixture reports on which CPUs its scavenger was, in order.
     let Some(harvested) = run_with_sibling("back", "forever", options) else {
@@ -93,7 +93,7 @@ fn it_is_kept_off_where_none_is_to_be_used() {
 }
 
 #[test]
-fn the_one_by_whose_turns_a_slowdown_is_told_stays_in_stalls() {
+fn the_scavenger_that_measures_the_slowdown_stays_in_stalls() {
     let options = "--siblings 0,1 --smt on --max-slowdown 50%";
     let Some(harvested) = run_with_sibling("", "work", options) else {
         return;

@@ -58,7 +58,7 @@ fn a_command_that_needs_a_subcommand_shows_its_help() {
 }
 
 #[test]
-fn a_result_that_nobody_got_is_a_failure() {
+fn an_undelivered_result_is_a_failure() {
     let membound = Membound::new();
     for line in [
         "model show origin2000",
@@ -283,7 +283,7 @@ fn paths_need_not_be_utf_8() {
 }
 
 #[test]
-fn without_a_writable_home_the_profile_is_not_kept_and_that_is_said() {
+fn without_a_writable_home_the_profile_is_not_kept_and_a_warning_is_printed() {
     let _busy = busy();
     let membound = Membound::new();
     let output = membound

@@ -285,7 +285,7 @@ fn labels_of_conditions_name_columns_and_rows() {
 }
 
 #[test]
-fn the_same_file_twice_and_other_processors_are_compared_and_said() {
+fn the_same_file_twice_and_other_processors_are_compared_with_a_note() {
     let membound = Membound::new();
     let home = membound.home.path();
     write(home, "a.json", &profile("a", 1.0));

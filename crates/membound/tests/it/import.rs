@@ -296,7 +296,7 @@ fn call_chains_lead_to_main_by_frame_pointers_and_by_unwinding() {
 }
 
 #[test]
-fn the_text_of_perf_script_says_the_same() {
+fn the_text_of_perf_script_gives_the_same_run() {
     let membound = Membound::new();
     let home = membound.home.path();
     if program(home).is_none() {

@@ -84,7 +84,7 @@ fn no_threads() -> std::io::Result<()> {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn without_executable_memory_portable_kernels_measure_and_the_document_says_so() {
+fn without_executable_memory_portable_kernels_measure_and_are_reported() {
     let membound = Membound::new();
     let line = "measure latency --quick --sizes 16K,64K --page 4k --json -";
     let Ok(finished) = run_under(&membound, line, no_executable_memory) else {

@@ -69,7 +69,7 @@ fn every_command_has_a_page_that_names_its_options() {
 }
 
 #[test]
-fn the_first_page_names_every_command_that_is_seen() {
+fn the_first_page_names_every_visible_command() {
     let page = page("");
     for name in VISIBLE {
         let escaped = format!("membound\\-{}", name.replace('-', "\\-"));
@@ -142,7 +142,7 @@ fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
 }
 
 #[test]
-fn all_pages_are_written_under_the_names_that_man_looks_for() {
+fn all_pages_have_the_file_names_that_man_expects() {
     let membound = Membound::new();
     let done = membound.run("man --all .");
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), ""), "{done:?}");

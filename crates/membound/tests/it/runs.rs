@@ -32,7 +32,7 @@ fn without_a_file_the_usual_run_is_reported() {
 }
 
 #[test]
-fn a_run_without_samples_says_so_and_fails() {
+fn a_run_without_samples_is_reported_and_fails() {
     let membound = Membound::new();
     machine(&membound);
     // A sampling period of seconds, more CPU time than the program uses.

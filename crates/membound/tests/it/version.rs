@@ -63,7 +63,7 @@ fn git(place: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_commit_is_told_with_its_day_and_whether_files_differ() {
+fn the_version_has_commit_date_and_dirty_mark() {
     if !membound_testkit::is_there("git") {
         return membound_testkit::skipped("no git");
     }

@@ -165,7 +165,7 @@ fn no_overhead_means_no_yield_that_could_hit() {
 }
 
 #[test]
-fn a_scavenger_gives_way_within_the_bound() {
+fn a_scavenger_yields_within_the_bound() {
     let Some(run) = far() else {
         return;
     };
@@ -244,7 +244,7 @@ fn a_changed_binary_is_refused() {
 }
 
 #[test]
-fn what_a_run_lacks_is_said_with_its_remedy() {
+fn missing_parts_of_a_run_are_reported_with_remedies() {
     let Some(program) = fixture("share.c", "-O2") else {
         return;
     };

@@ -65,7 +65,7 @@ fn a_program_behind_its_own_filter_is_not_killed_by_what_we_do_in_it() {
 }
 
 #[test]
-fn a_program_that_forbids_itself_to_return_from_handlers_lives() {
+fn a_program_that_forbids_sigreturn_survives() {
     check_barred("tight");
 }
 
@@ -75,7 +75,7 @@ fn a_program_whose_other_calls_fail_sees_none_of_ours_fail() {
 }
 
 #[test]
-fn a_program_in_the_strict_mode_lives() {
+fn a_program_in_strict_seccomp_mode_survives() {
     check_barred("strict");
 }
 
@@ -86,7 +86,7 @@ fn threads_that_are_started_behind_a_filter_live() {
 
 /// Programs that end before there is anything to record.
 #[test]
-fn programs_that_exit_at_once_leave_whole_runs() {
+fn programs_that_exit_at_once_leave_complete_runs() {
     let _alone = alone();
     for (program, code) in [("/bin/true", 0), ("/bin/false", 1)] {
         for sampler in ["auto", "agent"] {
@@ -456,7 +456,7 @@ fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
 
 /// 32-bit code is not decoded: whether it waits is not known, and the report says so.
 #[test]
-fn a_32_bit_program_that_waits_for_memory_is_not_said_to_compute() {
+fn a_32_bit_program_that_waits_for_memory_is_not_reported_as_computing() {
     let words = "-O1 -m32 -nostdlib -ffreestanding -static -fno-pie -no-pie -fno-stack-protector";
     let Some(program) = fixture("old32.c", words) else {
         return;

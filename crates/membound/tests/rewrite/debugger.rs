@@ -212,7 +212,7 @@ fn gdb_sees_the_original_stack_while_accesses_are_counted() {
 }
 
 #[test]
-fn gdb_sees_the_original_stack_beside_rubbish() {
+fn gdb_sees_the_original_stack_despite_garbage() {
     gdb_sees_the_original_stack("rubbish");
 }
 
@@ -292,7 +292,7 @@ impl Drop for PerfMap {
 }
 
 #[test]
-fn perf_is_told_names_of_trampolines() {
+fn perf_maps_name_the_trampolines() {
     let Some(working) = Working::start("chain.c", &["--body", "count", "--perf-map"]) else {
         return;
     };

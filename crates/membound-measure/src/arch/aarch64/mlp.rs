@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_loads_and_fillers_stands_in_the_window() {
+    fn the_window_has_only_loads_and_fillers() {
         let window = timed(&spec(&[64, 128 << 20, 192], false));
         let mut expected = vec!["ldr w11, [x8, x16]", "ldr w11, [x8, x17]"];
         expected.extend(["nop"; 5]);

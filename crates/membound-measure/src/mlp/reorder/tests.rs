@@ -264,7 +264,7 @@ fn check(core: &Core, filler: Filler, expected: &str) {
 }
 
 #[test]
-fn each_single_filler_names_what_ended_it() {
+fn each_single_filler_names_its_limiting_resource() {
     check(&ZEN_4, Nop, "reorder buffer (nop fusion: 4 share an entry)");
     check(&ZEN_4, Zero, "reorder buffer (2 share an entry)");
     check(&ZEN_4, Integer, "integer registers");

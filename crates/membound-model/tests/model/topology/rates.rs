@@ -53,7 +53,7 @@ fn table_2_follows_from_table_1() {
 }
 
 #[test]
-fn table_1_is_shown_with_units_and_what_it_is_related_to() {
+fn table_1_is_shown_with_units_and_relations() {
     let (parameters, _) = published(&origin());
     let shown: Vec<String> = parameters
         .iter()
@@ -123,7 +123,7 @@ fn hubs_and_memory_are_marked_as_inseparable_until_one_is_fixed() {
 }
 
 #[test]
-fn a_topology_without_known_values_says_so() {
+fn a_topology_without_known_values_is_reported() {
     let (parameters, levels) = published(&bundled("generic").unwrap());
     assert_eq!(parameters, []);
     let missing = levels[2].ns_per_line.why_missing().unwrap();
@@ -134,7 +134,7 @@ fn a_topology_without_known_values_says_so() {
 }
 
 #[test]
-fn rates_turn_intervals_over() {
+fn rates_invert_intervals() {
     let interval = |low, value, high| {
         move |_: &BTreeMap<String, f64>| {
             Outcome::Known(Figure {
@@ -167,7 +167,7 @@ fn rates_turn_intervals_over() {
 }
 
 #[test]
-fn estimates_are_asked_for_what_the_path_has() {
+fn estimates_combine_the_components_of_the_path() {
     let factors = |data: FitData, level: usize| {
         let value =
             |combination: &BTreeMap<String, f64>| Outcome::missing(format!("{combination:?}"));

@@ -15,7 +15,7 @@ fn check_refused(from: &str, to: &str, message: &str) {
 }
 
 #[test]
-fn what_is_no_size_is_named_with_its_place() {
+fn invalid_sizes_are_named_with_their_place() {
     let need = "expected a size: whole bytes, or with K, M, G, T as in \"16K\"";
     for (text, found) in [
         ("\"\"", "invalid value: string \"\""),
@@ -413,7 +413,7 @@ fn sizes_are_compared_over_open_levels() {
 }
 
 #[test]
-fn what_has_no_effect_is_a_warning() {
+fn parts_without_effect_are_warnings() {
     let mut topology = sound();
     topology.levels[2].path.remove("t_m");
     topology.levels[3].path.remove("t_m");

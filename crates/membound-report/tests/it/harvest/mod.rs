@@ -208,7 +208,7 @@ fn classes_of_time_are_those_of_document_003() {
 }
 
 #[test]
-fn the_answer_stands_first() {
+fn the_answer_comes_first() {
     check_order(
         &flowing(&fixture::full()),
         &[
@@ -233,7 +233,7 @@ fn the_answer_stands_first() {
 }
 
 #[test]
-fn what_is_missing_is_told_and_nothing_is_zero() {
+fn missing_parts_are_reported_and_not_shown_as_zero() {
     let text = flowing(&fixture::bare());
     check_order(
         &text,
@@ -254,7 +254,7 @@ fn what_is_missing_is_told_and_nothing_is_zero() {
 }
 
 #[test]
-fn a_run_that_was_cut_short_says_so_and_what_it_has() {
+fn an_incomplete_run_is_marked_and_shows_its_data() {
     let text = flowing(&fixture::cut_short());
     check_order(
         &text,
@@ -276,7 +276,7 @@ fn a_run_that_was_cut_short_says_so_and_what_it_has() {
 }
 
 #[test]
-fn a_slowdown_that_may_be_none_is_not_told_as_one() {
+fn a_slowdown_within_noise_is_not_reported() {
     let mut run = fixture::full();
     run.primary.slowdown = Some(0.002);
     (run.primary.slowdown_low, run.primary.slowdown_high) = (Some(-0.004), Some(0.008));
@@ -288,7 +288,7 @@ fn a_slowdown_that_may_be_none_is_not_told_as_one() {
 }
 
 #[test]
-fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
+fn an_exceeded_limit_is_reported_only_if_the_whole_interval_exceeds_it() {
     const WARNING: &str = "slowed down by more than was allowed";
     let check = |low: Option<f64>, high: Option<f64>, sentence: &str, is_told: bool| {
         let mut run = fixture::full();
@@ -311,7 +311,7 @@ fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
 }
 
 #[test]
-fn an_interval_that_is_missing_says_why_beside_the_slowdown() {
+fn a_missing_interval_has_its_reason_next_to_the_slowdown() {
     let mut run = fixture::full();
     (run.primary.slowdown_low, run.primary.slowdown_high) = (None, None);
     let mut gap = fixture::bare().missing.swap_remove(0);
@@ -374,7 +374,7 @@ fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
 }
 
 #[test]
-fn every_section_is_there_or_says_why_not() {
+fn every_section_is_present_or_has_a_reason() {
     for run in [fixture::full(), fixture::bare(), fixture::cut_short()] {
         let page = Page::parse(&page::harvest_run(&run));
         let sections: Vec<&str> = page
@@ -476,7 +476,7 @@ fn what_takes_scavengers_off_run_queues_is_counted() {
 }
 
 #[test]
-fn requests_are_told_by_where_they_come_from() {
+fn requests_are_described_by_their_source() {
     let mut run = fixture::full();
     if let Some(latency) = &mut run.primary.latency {
         latency.source = LatencySource::Socket;

@@ -237,7 +237,7 @@ impl Pprof {
 }
 
 #[test]
-fn pprof_says_what_the_samples_say() {
+fn pprof_agrees_with_the_samples() {
     let (profile, detail) = fixture::simulation();
     let read = Pprof::of(&profile, &detail);
     assert_eq!(read.strings[0], "");
@@ -325,7 +325,7 @@ pub(super) fn with_accesses() -> (Profile, Detail) {
 }
 
 #[test]
-fn pprof_has_accesses_that_the_processor_sampled_beside_time() {
+fn pprof_has_sampled_accesses_in_addition_to_time() {
     let (profile, mut detail) = with_accesses();
     let read = Pprof::of(&profile, &detail);
     let types = read.message.messages(1);

@@ -282,7 +282,7 @@ fn long_names_and_long_code_fit_too() {
 }
 
 #[test]
-fn every_section_is_there_or_says_why_not() {
+fn every_section_is_present_or_has_a_reason() {
     let (profile, detail) = fixture::two_nodes();
     let page = Page::parse(&page::profile(&profile, &detail));
     for id in [
@@ -340,7 +340,7 @@ fn every_section_is_there_or_says_why_not() {
 }
 
 #[test]
-fn the_answer_stands_without_a_script() {
+fn the_answer_is_shown_without_a_script() {
     let (profile, detail) = fixture::simulation();
     let page = Page::parse(&page::profile(&profile, &detail));
     let answer = page.by_id("answer").expect("there is an answer");

@@ -108,7 +108,7 @@ fn the_summary_answers_in_one_screen() {
 }
 
 #[test]
-fn an_empty_run_says_why_it_is_empty() {
+fn an_empty_run_gives_the_reason() {
     let (profile, detail) = fixture::nothing();
     let text = text::profile(&profile, &detail, By::Summary, Style::default());
     let text: Vec<&str> = text.split_whitespace().collect();

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_tells_what_is_done_by_number_and_by_command() {
+    fn a_log_identifies_finished_jobs_by_number_and_command() {
         let log: Vec<u8> = [
             HEADER.to_vec(),
             entry(1, 0, "a").line(),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_continued_after_its_last_whole_line() {
+    fn a_log_is_continued_after_its_last_complete_line() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("log");
         let (mut log, held) = JobLog::open(&path, true).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_not_overwritten() {
+    fn a_file_that_is_no_log_is_not_overwritten() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("list");
         std::fs::write(&path, "gzip a\n").unwrap();

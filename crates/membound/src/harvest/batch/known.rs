@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_known_by_what_they_are_and_their_first_argument() {
+    fn programs_are_identified_by_file_and_first_argument() {
         let own = binary(&shell());
         let is_named = own.identity.starts_with("build-id:") || own.identity.starts_with("sha256:");
         assert!(is_named, "{own:?}");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_batches_found_is_expected() {
+    fn expectations_come_from_earlier_batches() {
         let listed = listing::parse(b"sh x\necho a\nnone-such\nsh", &listing::find).unwrap();
         let mut record = Record::default();
         let keys: Vec<String> = jobs(&listed, &record, false)

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_runs_as_it_is_given() {
+    fn unknown_jobs_keep_the_order_of_the_list() {
         check(&[Expected::default(); 3], 2, BatchOrder::Given, &[0, 1, 2]);
         check(&[], 2, BatchOrder::Given, &[]);
         // With one slot, or a slot for each job, no order ends earlier.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_bound_jobs_run_beside_compute_bound_ones() {
+    fn memory_bound_jobs_run_together_with_compute_bound_ones() {
         let (memory, compute) = (job(10.0, 0.8), job(10.0, 0.0));
         let jobs = [memory, memory, compute, compute];
         let makespan = |order| Lineup::new(&jobs, 2, order).makespan_s(&jobs);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_put_back_and_taken_out() {
+    fn jobs_are_returned_and_removed() {
         let jobs = [job(1.0, 0.0), job(2.0, 0.5), job(3.0, 0.0)];
         let mut lineup = Lineup::new(&jobs, 1, BatchOrder::Given);
         let first = lineup.next(0).unwrap();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_gets_what_it_gives_a_meaning_to() {
+    fn shell_syntax_is_passed_to_a_shell() {
         for line in [
             "a | b",
             "a > b",

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_follows_from_what_is_known_and_found() {
+    fn the_remaining_time_uses_expected_and_measured_times() {
         let mut pace = Pace::new(false);
         assert_eq!(left(pace, 8.0, &[(1.0, 1.0)], 2), None);
         // Two jobs of unknown length took 6 s: each further one is expected to take 3 s.

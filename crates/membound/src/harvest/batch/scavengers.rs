@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn scavenger_jobs_are_told_by_their_words_in_whatever_order() {
+    fn scavenger_jobs_are_matched_by_words_in_any_order() {
         let words = [["chase", "1"], ["sort", "1"], ["chase", "1"], ["walk", "3"]]
             .map(|words| words.map(str::to_owned).to_vec());
         let scavengers = [
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_document_the_exit_code_says_whether_anything_began() {
+    fn without_a_document_the_exit_code_shows_whether_jobs_began() {
         let place = tempfile::tempdir().unwrap();
         let mut harvest = Harvest::prepare(place.path()).unwrap();
         harvest.words = vec![vec!["a".to_owned()]; 2];

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_promise_what_is_left_when_stalls_are_used() {
+    fn predicted_gain_is_limited_by_the_stalls() {
         let record = known(&["a", "b"]);
         let check = |keys: &[(&str, f64)], expected: f64| {
             let all = candidates(keys);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_decides() {
+    fn measured_gain_overrides_predicted_gain() {
         let all = candidates(&[("a", 0.8); 8]);
         let mut record = known(&["a"]);
         record.harvested("a", 1.5, 1);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_started_ends_with_it() {
+    fn descendants_of_a_child_end_with_it() {
         let running = shell("sleep 60 & sleep 60");
         let group = running.child.id().to_string();
         drop(running);

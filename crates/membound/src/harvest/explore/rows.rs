@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn scavengers_without_an_end_are_told_by_their_cpu_time() {
+    fn endless_scavengers_are_measured_by_cpu_time() {
         let endless = ExploreRun {
             scavengers_alone_s: None,
             all_s: None,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_is_in_no_figure_and_a_row_of_such_says_why() {
+    fn failed_runs_are_in_no_figure_and_rows_of_them_give_the_reason() {
         let failed = ExploreRun {
             failed: Some("a scavenger crashed".to_owned()),
             ..run(1, 9.0)

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_run_is_told_by_its_key() {
+    fn equal_runs_have_equal_keys() {
         let of = |sweep, name: &str| {
             let rows = of(sweep, &inputs()).into_iter();
             let found = rows.into_iter().find(|setting| setting.name == name);
