@@ -91,7 +91,7 @@ pub fn compare(
     };
     if miss.low <= 0.0 {
         return Outcome::missing(format!(
-            "one load takes no longer than on {against} pages, as far as can be told"
+            "one load takes no longer than on {against} pages, within the intervals"
         ));
     }
     let most = f64::from(to).max(1.0);

@@ -52,7 +52,7 @@ pub(crate) fn find(
                 return Some(found);
             }
             notes.push(format!(
-                "{} is not used: its build-id is another than that of {}",
+                "{} is not used: its build-id differs from that of {}",
                 candidate.display(),
                 elf.name
             ));
@@ -111,7 +111,7 @@ pub(crate) fn find_shared(
             return Some(found);
         }
         notes.push(format!(
-            "{} is not used: its build-id is another than {} names",
+            "{} is not used: its build-id is not the one that {} names",
             candidate.display(),
             elf.name
         ));
@@ -161,7 +161,7 @@ fn belongs(elf: &Elf<'_>, found: &Elf<'_>, link: &Link) -> Result<(), String> {
         return if own == its {
             Ok(())
         } else {
-            Err(format!("its build-id is another than that of {}", elf.name))
+            Err(format!("its build-id differs from that of {}", elf.name))
         };
     }
     let mut checksum = crc32fast::Hasher::new();
@@ -171,7 +171,10 @@ fn belongs(elf: &Elf<'_>, found: &Elf<'_>, link: &Link) -> Result<(), String> {
     if checksum.finalize() == link.checksum {
         Ok(())
     } else {
-        Err(format!("its checksum is another than {} names", elf.name))
+        Err(format!(
+            "its checksum is not the one that {} names",
+            elf.name
+        ))
     }
 }
 

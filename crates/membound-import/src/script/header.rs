@@ -155,7 +155,7 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
     };
     let mut before = &text[..at];
     let source = last_word(&mut before).and_then(hexadecimal);
-    let source = source.ok_or("has no number of its data source")?;
+    let source = source.ok_or("has no value of its data source")?;
     let mut access = data_src::decode(source);
     access.address = last_word(&mut before)
         .and_then(hexadecimal)

@@ -313,7 +313,7 @@ fn reason(problem: &Problem<'_>, fitted: &Fitted, symbols: &[String], column: us
         .filter(|&&member| member != column)
         .map(|&member| symbols[member].as_str())
         .collect();
-    format!("cannot be told from {}", others.join(", "))
+    format!("cannot be distinguished from {}", others.join(", "))
 }
 
 /// The reason why no data depend on a term.

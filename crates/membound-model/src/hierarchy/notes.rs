@@ -41,8 +41,8 @@ pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
     }
     if !fitted.solved.settled {
         notes.push(format!(
-            "weights did not come to stand still in {} iterations: \
-             the values depend on where they began",
+            "weights did not converge in {} iterations: \
+             the values depend on their starting point",
             fitted.solved.iterations
         ));
     }

@@ -53,7 +53,7 @@ pub(super) fn fit_robustly(
         places.push(format!("and {} more", isolated.len() - MAX_NAMED));
     }
     model.notes.push(format!(
-        "{} of {} values stand far off the curve while their neighbours do not, and were left \
+        "{} of {} values are far off the curve while their neighbours are not, and were left \
          out as disturbed: at {}",
         isolated.len(),
         observations.len(),

@@ -392,7 +392,7 @@ fn check_sizes(topology: &Topology) -> Result<Vec<String>, Flaw> {
                 }
                 if let Some(before) = before.filter(|&(_, _, bytes)| size < bytes) {
                     warnings.push(format!(
-                        "{}; taken as it stands, since a section of memory may have any size",
+                        "{}; used unchanged, since a section of memory may have any size",
                         than(before)
                     ));
                 }
@@ -424,7 +424,7 @@ fn idle_parts(topology: &Topology) -> Vec<String> {
     let mut warnings: Vec<String> = idle
         .map(|component| {
             format!(
-                "component `{}` lies on no level's path, so nothing can be said of it",
+                "component `{}` lies on no level's path, so it cannot be estimated",
                 component.symbol
             )
         })

@@ -110,7 +110,7 @@ fn one_window_size_determines_sums_of_constants_and_lines() {
     assert!(model.vanishing.is_none());
     assert!(parameter(&model, "t_tlb").identifiable);
     let reason = parameter(&model, "t_s0").reason.as_deref();
-    assert_eq!(reason, Some("cannot be told from t_s"));
+    assert_eq!(reason, Some("cannot be distinguished from t_s"));
     // The measured window is determined, others are not.
     let truth = expected_ns(&origin2000(), &truth(SOME), Some(1024), 3 * MIB);
     close(
@@ -502,7 +502,7 @@ fn unfittable_data_are_refused_in_one_line() {
     );
     assert_eq!(
         changed(&|point| point.window_bytes = None),
-        "point 3 has no window, but the data are said to be of kind `window`"
+        "point 3 has no window, but the data are declared to be of kind `window`"
     );
     assert_eq!(
         changed(&|point| point.area_bytes = 512),

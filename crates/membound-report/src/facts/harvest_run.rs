@@ -137,7 +137,7 @@ fn slowed(run: &HarvestRun) -> String {
     let direction = if share < 0.0 { "less" } else { "more" };
     match slowdown_interval(&run.primary) {
         Some((low, high)) if low <= 0.0 && high >= 0.0 => format!(
-            "No slowdown of the primary can be told from none: {} {}{limit}.",
+            "No slowdown of the primary beyond noise: {} {}{limit}.",
             units::percent(share),
             units::percent_interval(low, high)
         ),

@@ -51,8 +51,8 @@ fn header(out: &mut Out, run: &HarvestRun) {
     );
     if run.incomplete {
         out.warning(
-            "incomplete: the run was cut short, or parts of it could not be observed; what stands here \
-             is true of the part that was seen",
+            "incomplete: the run was cut short, or parts of it could not be observed; figures cover \
+             only the observed part",
         );
     }
     if facts::exceeds_slowdown_limit(run) {

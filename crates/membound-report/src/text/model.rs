@@ -145,7 +145,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
         };
         out.note(&format!(
             "* {}: the data do not determine each by itself{reason}; the values with the \
-             smallest norm stand here",
+             smallest norm are shown",
             symbols.join(", ")
         ));
     }

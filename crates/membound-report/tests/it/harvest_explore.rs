@@ -360,7 +360,7 @@ fn a_difference_is_reported_only_if_intervals_are_disjoint() {
     let text = flowing(&same);
     assert!(text.contains("No part makes a difference here"), "{text}");
     assert!(
-        text.contains("Whether harvest pays here cannot be told"),
+        text.contains("These rounds do not show whether harvest pays here"),
         "{text}"
     );
     assert!(

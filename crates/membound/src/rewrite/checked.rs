@@ -140,7 +140,7 @@ fn samples(samples: &Samples) -> CheckedSamples {
 fn lines(patched: &Patched) -> Outcome<u64> {
     match patched.lines {
         Some(lines) => Outcome::Known(lines),
-        None => Outcome::missing("there were too many to tell apart"),
+        None => Outcome::missing("there were too many to distinguish"),
     }
 }
 

@@ -61,7 +61,7 @@ fn equal_nodes_give_a_warning_and_caches_an_error() {
         warnings,
         [
             "level 7 `spatial diagonal` (2 GiB) is smaller than level 6 `next but one corner` \
-          before it (6 GiB); taken as it stands, since a section of memory may have any size"
+          before it (6 GiB); used unchanged, since a section of memory may have any size"
         ]
     );
     let mut swapped = [4 * MIB, 32 * KIB, GIB, GIB, GIB, GIB];

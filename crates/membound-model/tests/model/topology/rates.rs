@@ -47,7 +47,7 @@ fn table_2_follows_from_table_1() {
     ] {
         assert_eq!(
             missing.why_missing().unwrap().reason,
-            "the program's own time cannot be told from this level's"
+            "the program's own time cannot be distinguished from this level's"
         );
     }
 }
@@ -115,7 +115,7 @@ fn hubs_and_memory_are_marked_as_inseparable_until_one_is_fixed() {
     assert_eq!(
         router.reason.as_deref(),
         Some(
-            "no level's path tells `t_hh`, `t_hr` and `t_m` apart: only sums of them can be measured"
+            "no level's path separates `t_hh`, `t_hr` and `t_m`: only sums of them can be measured"
         )
     );
     topology.components[5].fixed = true;
@@ -161,7 +161,7 @@ fn rates_invert_intervals() {
     for low in [0.0, -1.0] {
         assert_eq!(
             rates(low, 800.0, 1600.0).why_missing().unwrap().reason,
-            "the time of a line is not told from 0, which bounds no rate"
+            "the time of a line cannot be distinguished from 0, so it bounds no rate"
         );
     }
 }

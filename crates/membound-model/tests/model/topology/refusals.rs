@@ -391,7 +391,7 @@ fn a_section_of_memory_may_be_smaller_than_the_one_before() {
         validate(&topology).unwrap(),
         [
             "level 4 `remote` (1 GiB) is smaller than level 3 `DRAM` before it (1.5 GiB); \
-          taken as it stands, since a section of memory may have any size"
+          used unchanged, since a section of memory may have any size"
         ]
     );
     let reach = text.replacen("\"own\"", "\"reach\"", 1);
@@ -427,7 +427,7 @@ fn parts_without_effect_are_warnings() {
     assert_eq!(
         validate(&topology).unwrap(),
         [
-            "component `t_m` lies on no level's path, so nothing can be said of it",
+            "component `t_m` lies on no level's path, so it cannot be estimated",
             "TLB term 2 `t_walk` (512 KiB) reaches no further than term 1 `t_tlb` before it (1 MiB)",
         ]
     );

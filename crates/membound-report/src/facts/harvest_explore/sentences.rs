@@ -280,7 +280,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     } else if own.high < most {
         "Harvest does not pay here"
     } else {
-        "Whether harvest pays here cannot be told from these rounds"
+        "These rounds do not show whether harvest pays here"
     };
     let verdict = match explore.options.pairs {
         1 => format!("{verdict}, by one round"),

@@ -150,7 +150,10 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
         out.push(section(
             run,
             ("latency", "Latency of requests"),
-            ("primary.latency", "no request of the primary was told"),
+            (
+                "primary.latency",
+                "no request of the primary was identified",
+            ),
             run.primary.latency.as_ref().map(|latency| {
                 html! { (charts::latency(latency)) (tables::latency(run)) }
             }),

@@ -139,7 +139,7 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
     let sites = facts::by_gain(&run.sites);
     let reasons = sites.iter().any(|site| site.reason.is_some());
     html! {
-        p.reading { (units::plural(sites.len(), "yield")) ": " (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that the yield stands in; yields that keep the bound gain nothing by themselves." }
+        p.reading { (units::plural(sites.len(), "yield")) ": " (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that contains the yield; yields that keep the bound gain nothing by themselves." }
         div.scroll tabindex="0" role="group" aria-label="yields" {
             table {
                 thead { tr {

@@ -12,9 +12,8 @@ pub(super) fn body(calibration: &Calibration) -> Markup {
     let longest = facts::longest(&calibration.levels);
     let chart = Chart {
         id: "calibration-ticks".into(),
-        title: "Share of the loads that took at most so many ticks.".into(),
-        reading: "Levels whose curves lie on each other cannot be told apart by single loads."
-            .into(),
+        title: "Share of the loads that took at most this many ticks.".into(),
+        reading: "Levels with coincident curves cannot be distinguished by single loads.".into(),
         extent: Extent::Full,
         x: Axis {
             title: "ticks, the timing's own cost included".into(),

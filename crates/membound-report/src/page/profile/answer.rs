@@ -43,7 +43,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
         section.card.answer id="answer" {
             @if profile.run.samples == 0 {
                 h2 { "Nothing was sampled" }
-                p.missing { "no sample was taken: nothing can be said of where the time went" }
+                p.missing { "no sample was taken, so the time cannot be attributed" }
             } @else {
                 h2 {
                     "Memory bound " (units::percent(bound.fraction)) " "
@@ -63,7 +63,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                             @if !finding.advice.is_empty() { p { (finding.advice) } }
                             p.note {
                                 @if let Some(gain) = &finding.predicted_gain { b { (run::gain(gain)) } " · " }
-                                "told from: " (finding.threshold)
+                                "based on: " (finding.threshold)
                             }
                         }
                     }

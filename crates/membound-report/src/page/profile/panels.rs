@@ -120,7 +120,7 @@ fn sharing(
         id,
         title,
         html! {
-            p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; apart, nobody waits." }
+            p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; on separate lines, neither waits." }
             @for line in lines.iter().take(MAX_SHARED_LINES) { (shared_line(line)) }
             @if lines.len() > MAX_SHARED_LINES { p.note { (lines.len() - MAX_SHARED_LINES) " more in the JSON." } }
         },

@@ -61,7 +61,7 @@ fn header(out: &mut Out, profile: &Profile) {
         ));
     }
     if profile.incomplete {
-        out.warning("incomplete: the run was cut short; what stands here is true of the part that was recorded");
+        out.warning("incomplete: the run was cut short; figures cover only the recorded part");
     }
 }
 
@@ -70,9 +70,9 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     let bound = &profile.memory_bound;
     if profile.run.samples == 0 {
         out.warning(if profile.hardware.is_some() {
-            "no sample stands for time: nothing can be said of where the time went"
+            "no sample carries CPU time, so the time cannot be attributed"
         } else {
-            "no sample was taken: nothing can be said of where the time went"
+            "no sample was taken, so the time cannot be attributed"
         });
         return;
     }

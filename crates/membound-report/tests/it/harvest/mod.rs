@@ -282,7 +282,7 @@ fn a_slowdown_within_noise_is_not_reported() {
     (run.primary.slowdown_low, run.primary.slowdown_high) = (Some(-0.004), Some(0.008));
     let text = flowing(&run);
     assert!(
-        text.contains("No slowdown of the primary can be told from none: 0.2 % [-0.4, 0.8]"),
+        text.contains("No slowdown of the primary beyond noise: 0.2 % [-0.4, 0.8]"),
         "{text}"
     );
 }
