@@ -152,7 +152,7 @@ struct Key {
 /// [`Error::Memory`] for given sizes that do not fit, [`Error::TooManyThreads`]; the reason itself
 /// when no combination at all could be measured.
 pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwidth, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let (plan, skipped) = Plan::new(session, config)?;
     let mut bandwidth = Bandwidth {
         counting: COUNTING.to_owned(),
@@ -180,7 +180,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
             }
         }
     }
-    bandwidth.elapsed_s = begun.elapsed().as_secs_f64();
+    bandwidth.elapsed_s = started.elapsed().as_secs_f64();
     match last_error {
         Some(error) if bandwidth.points.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(bandwidth),

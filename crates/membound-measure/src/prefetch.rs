@@ -56,7 +56,7 @@ pub fn measure(
     config: &PrefetchConfig,
     control: Result<&dyn PrefetchControl, NotMeasured>,
 ) -> Result<Prefetch, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     check(config)?;
     session
         .progress
@@ -92,7 +92,7 @@ pub fn measure(
     for (_, points) in found.measured {
         prefetch.points.extend(points);
     }
-    prefetch.elapsed_s = begun.elapsed().as_secs_f64();
+    prefetch.elapsed_s = started.elapsed().as_secs_f64();
     Ok(prefetch)
 }
 

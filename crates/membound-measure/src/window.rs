@@ -159,7 +159,7 @@ fn keys(kernels: &[WindowKernel], windows: &[u64], areas: &[u64]) -> Vec<Key> {
 /// without CPUs to initialise from; [`Error::Memory`] for given areas that do not fit; the reason
 /// when the pages or the node are not available.
 pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     config.check(session)?;
     let init_cpu = initialiser(session, config)?;
     let areas = areas(session, config, init_cpu);
@@ -235,7 +235,7 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     Ok(Window {
         points,
         skipped,
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s: started.elapsed().as_secs_f64(),
     })
 }
 

@@ -204,9 +204,9 @@ mod tests {
                 }
                 None => 0.0,
             };
-            let begun = translated.max(memory);
-            memory = begun + apart;
-            last = begun + LOAD;
+            let started = translated.max(memory);
+            memory = started + apart;
+            last = started + LOAD;
         }
         last
     }

@@ -64,7 +64,7 @@ fn component(
     level: &Level,
     inside: Option<&str>,
     data: FitData,
-    taken: &BTreeSet<String>,
+    used_symbols: &BTreeSet<String>,
 ) -> Component {
     let program = inside.is_none() && data == FitData::Window;
     let (wanted, name) = match inside {
@@ -81,7 +81,7 @@ fn component(
         Some(found) => found,
     };
     Component {
-        symbol: fresh_symbol(taken, &wanted),
+        symbol: fresh_symbol(used_symbols, &wanted),
         name,
         line_bytes,
         application: program,

@@ -146,9 +146,9 @@ pub(super) fn symbols_in_use(topology: &Topology) -> BTreeSet<String> {
 }
 
 /// `wanted`, with underscores appended until neither it nor its constant symbol is taken.
-pub(super) fn fresh_symbol(taken: &BTreeSet<String>, wanted: &str) -> String {
+pub(super) fn fresh_symbol(used: &BTreeSet<String>, wanted: &str) -> String {
     let mut symbol = wanted.to_owned();
-    while taken.contains(&symbol) || taken.contains(&constant_symbol(&symbol)) {
+    while used.contains(&symbol) || used.contains(&constant_symbol(&symbol)) {
         symbol.push('_');
     }
     symbol
@@ -186,7 +186,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
 
 /// Records that `symbol` belongs to `what`; an error if it is no symbol or already used.
 fn claim(
-    seen: &mut BTreeMap<String, String>,
+    claimed: &mut BTreeMap<String, String>,
     place: ErrorLocation,
     what: &str,
     symbol: &str,
@@ -200,7 +200,7 @@ fn claim(
             },
         ));
     }
-    match seen.insert(symbol.to_owned(), what.to_owned()) {
+    match claimed.insert(symbol.to_owned(), what.to_owned()) {
         None => Ok(()),
         Some(first) => Err((
             place,

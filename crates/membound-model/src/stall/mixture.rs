@@ -342,11 +342,11 @@ impl Mixer {
     }
 
     /// Average latency in nanoseconds of the loads in each bin.
-    fn bin_ns(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
+    fn bin_ns(&self, histogram: &[TickCount], correct: impl Fn(f64) -> f64) -> Vec<f64> {
         let l1 = &self.levels[self.innermost];
         let ns = |ticks| l1.latency_ns + (ticks - l1.ticks.mean) * self.tick_ns;
         self.bins
-            .means(histogram, taken)
+            .means(histogram, correct)
             .into_iter()
             .map(ns)
             .collect()

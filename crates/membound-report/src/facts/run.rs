@@ -150,7 +150,7 @@ pub(crate) fn unattributed(profile: &Profile) -> Option<String> {
 }
 
 /// Name of the [`unseen`] part in a bar of shares.
-pub(crate) const UNSEEN: &str = "not seen";
+pub(crate) const UNATTRIBUTED: &str = "not seen";
 
 /// Index of a level's colour, by the name in its row.
 pub(crate) fn level_color(name: &str) -> usize {

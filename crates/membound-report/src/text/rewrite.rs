@@ -75,7 +75,7 @@ enum Counted {
     Part,
 }
 
-fn modules(out: &mut Out, modules: &[CheckedModule], seen: Counted) {
+fn modules(out: &mut Out, modules: &[CheckedModule], counted: Counted) {
     let mut table = Table::new()
         .words("module")
         .column("loads", Align::Right, 2)
@@ -89,7 +89,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Counted) {
             units::count(module.counts.loads),
             units::count(module.counts.stores),
             share(&module.counts),
-            match (module.executions.known(), seen) {
+            match (module.executions.known(), counted) {
                 (Some(executions), Counted::Part) => format!("≥ {}", units::count(*executions)),
                 (executions, _) => figure(executions.copied()),
             },

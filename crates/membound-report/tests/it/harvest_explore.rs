@@ -415,12 +415,12 @@ fn the_page_has_a_section_and_plots_for_each_thing_varied() {
 
 #[test]
 fn names_from_outside_harm_no_page() {
-    const EVIL: &str = "</script><img src=x onerror=\"x\">\x1b[31m";
+    const HOSTILE: &str = "</script><img src=x onerror=\"x\">\x1b[31m";
     let mut explore = full();
-    explore.options.command = vec![EVIL.to_owned()];
-    explore.host = EVIL.to_owned();
-    explore.sweeps[0].rows[0].failed = Some(EVIL.to_owned());
-    explore.sweeps[0].rows[0].setting = EVIL.to_owned();
+    explore.options.command = vec![HOSTILE.to_owned()];
+    explore.host = HOSTILE.to_owned();
+    explore.sweeps[0].rows[0].failed = Some(HOSTILE.to_owned());
+    explore.sweeps[0].rows[0].setting = HOSTILE.to_owned();
     assert!(!page::harvest_explore(&explore).contains("<img"));
     assert!(!text(&explore, 80).contains('\x1b'));
 }

@@ -184,35 +184,35 @@ fn nothing_is_loaded_from_anywhere() {
 
 #[test]
 fn hostile_names_stay_text() {
-    let evil = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
+    let hostile = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
     let mut profile = fixture::two_nodes(2);
-    profile.machine.host = evil.into();
-    profile.machine.cpu.model_name = evil.into();
-    profile.machine.conditions.kernel = evil.into();
-    profile.machine.conditions.hypervisor = Some(evil.into());
-    profile.machine.conditions.labels = [(evil.to_owned(), evil.to_owned())].into();
-    profile.machine.membound_version = evil.into();
+    profile.machine.host = hostile.into();
+    profile.machine.cpu.model_name = hostile.into();
+    profile.machine.conditions.kernel = hostile.into();
+    profile.machine.conditions.hypervisor = Some(hostile.into());
+    profile.machine.conditions.labels = [(hostile.to_owned(), hostile.to_owned())].into();
+    profile.machine.membound_version = hostile.into();
     for level in &mut profile.levels {
-        level.name = evil.into();
-        level.note = Some(evil.into());
+        level.name = hostile.into();
+        level.note = Some(hostile.into());
     }
     if let Outcome::Known(latency) = &mut profile.latency {
-        latency.skipped = vec![evil.into()];
-        latency.crowding[0].meaning = evil.into();
+        latency.skipped = vec![hostile.into()];
+        latency.crowding[0].meaning = hostile.into();
         for point in &mut latency.points {
-            point.prefetch = PrefetchState::Without(evil.into());
+            point.prefetch = PrefetchState::Without(hostile.into());
         }
     }
     if let Outcome::Known(bandwidth) = &mut profile.bandwidth {
-        bandwidth.counting = evil.into();
+        bandwidth.counting = hostile.into();
         for point in &mut bandwidth.points {
-            point.level = Some(evil.into());
+            point.level = Some(hostile.into());
         }
     }
     if let Outcome::Known(mlp) = &mut profile.mlp {
-        mlp.windows[0].limited_by = evil.into();
+        mlp.windows[0].limited_by = hostile.into();
     }
-    profile.prefetch = Outcome::missing_with(evil, evil);
+    profile.prefetch = Outcome::missing_with(hostile, hostile);
     let page = Page::parse(&render(&profile));
     assert!(page.errors.is_empty(), "{:?}", page.errors);
     assert_eq!(page.named("script").count(), 2);
@@ -223,13 +223,13 @@ fn hostile_names_stay_text() {
         }
     }
     let heading = page.named("h1").next().expect("there is a heading");
-    assert_eq!(heading.text, evil);
+    assert_eq!(heading.text, hostile);
     let json = page
         .by_id("membound-levels")
         .expect("the head is there as JSON");
     let head: serde_json::Value = serde_json::from_str(&json.text).expect("it is JSON");
-    assert_eq!(head["host"], evil);
-    assert_eq!(head["levels"][0]["name"], evil);
+    assert_eq!(head["host"], hostile);
+    assert_eq!(head["levels"][0]["name"], hostile);
 }
 
 #[test]

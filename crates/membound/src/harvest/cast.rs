@@ -37,7 +37,7 @@ pub(super) struct RoleAssignment {
     /// The plans that this harvest follows.
     pub(super) followed: Vec<PlanWithOrigin>,
     /// Scavengers that have time slices.
-    pub(super) turns: Vec<Member>,
+    pub(super) harvested: Vec<Member>,
     /// Scavengers that run as ordinary processes.
     pub(super) ordinary: Vec<Ordinary>,
     /// Copies that wait for a plan from another copy.
@@ -55,7 +55,7 @@ impl RoleAssignment {
             maker,
             beside_command,
             followed: given,
-            turns: Vec::new(),
+            harvested: Vec::new(),
             ordinary: Vec::new(),
             held: Vec::new(),
         }
@@ -112,7 +112,7 @@ impl RoleAssignment {
                 let why = roles::why_without_slices(&followed.plan, self.beside_command);
                 self.followed.push(*followed);
                 match why {
-                    None => self.turns.extend(copies),
+                    None => self.harvested.extend(copies),
                     Some(why) => self.run_ordinary(copies, &why),
                 }
             }
@@ -211,7 +211,7 @@ impl RoleAssignment {
 
     /// Takes all scavengers as ordinary processes, beside a command that is itself profiled.
     pub(super) fn all_ordinary(&mut self) -> Vec<Ordinary> {
-        let harvested = std::mem::take(&mut self.turns).into_iter();
+        let harvested = std::mem::take(&mut self.harvested).into_iter();
         let waiting = std::mem::take(&mut self.held).into_iter();
         let others = harvested
             .chain(waiting)
@@ -268,7 +268,7 @@ impl RoleAssignment {
             }
         };
         match why {
-            None => self.turns.extend(these),
+            None => self.harvested.extend(these),
             Some(why) => these
                 .into_iter()
                 .for_each(|member| processes.add(ordinary(member, &why))),

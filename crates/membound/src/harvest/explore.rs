@@ -32,7 +32,7 @@ use crate::progress::Bar;
 
 /// Runs `membound harvest explore`.
 pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let cancel = crate::measure::interruptible()?;
     let mut prepared = match prepare::all(args, &cancel)? {
         Ok(prepared) => prepared,
@@ -45,7 +45,7 @@ pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
     }
     let found = rounds(args, &prepared, &wanted);
     let ended_early = found.ended_early.clone();
-    let document = document(args, &prepared, &tables, found, begun);
+    let document = document(args, &prepared, &tables, found, started);
     if let Some(why) = &ended_early {
         output::complain(&format!("{why}: what was measured up to then follows"));
     }
@@ -285,7 +285,7 @@ fn document(
     prepared: &Prepared<'_>,
     tables: &[Table],
     found: RoundResults,
-    begun: Instant,
+    started: Instant,
 ) -> HarvestExplore {
     let sweep = |(sweep, rows): &Table| {
         let of = |setting: &Setting| {
@@ -311,7 +311,7 @@ fn document(
         date: info.date.clone(),
         host: info.host.clone(),
         cpu: info.cpu.model_name.clone(),
-        wall_s: begun.elapsed().as_secs_f64(),
+        wall_s: started.elapsed().as_secs_f64(),
         options: prepared.options(args),
         alone: alone(prepared, &found.baselines),
         sweeps,

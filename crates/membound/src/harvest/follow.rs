@@ -88,7 +88,7 @@ impl Follower {
         mut slots: Slots,
         mut others: OtherProcesses,
         (switch, mut off): (Switch, Off),
-        (begun, mut in_place): (Instant, Option<InPlace>),
+        (start, mut in_place): (Instant, Option<InPlace>),
     ) -> Self {
         let (sender, receiver) = mpsc::channel();
         let switched = sender.clone();
@@ -104,7 +104,7 @@ impl Follower {
             let mut idle_polls = IdlePolls::default();
             loop {
                 let awaits_first =
-                    observed.first_turn.is_none() && begun.elapsed() < FIRST_SLICE_WATCH;
+                    observed.first_turn.is_none() && start.elapsed() < FIRST_SLICE_WATCH;
                 let poll_interval = if others.is_watchful() || in_place.is_some() || awaits_first {
                     TRIAL_POLL_INTERVAL
                 } else if slots.are_followed() || others.balance.is_some() {
@@ -126,7 +126,7 @@ impl Follower {
                 }
                 if let Some(harvested) = remote.harvested() {
                     idle_polls.update(&harvested, &observed.harvested);
-                    observed.update(harvested, pid, begun);
+                    observed.update(harvested, pid, start);
                 }
                 if let Some(outcome) = in_place.as_mut().and_then(|it| it.poll(&remote)) {
                     in_place = None;
@@ -134,7 +134,7 @@ impl Follower {
                         Outcome::Adopted(adopted) => {
                             off.is_of(&adopted.choices.yields);
                             guard = Guard::new(limits, adopted.choices.yields.clone());
-                            Ok((adopted, begun.elapsed()))
+                            Ok((adopted, start.elapsed()))
                         }
                         Outcome::NoPlan(why) => Err(why),
                     });
@@ -170,9 +170,9 @@ impl Follower {
                     remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
                 }
                 if let Some(control) = &mut span
-                    && let Some(turns) = control.decide(&observed.harvested)
+                    && let Some(limits) = control.decide(&observed.harvested)
                 {
-                    remote.set_turns(turns.span_ns, turns.skips);
+                    remote.set_turns(limits.span_ns, limits.skips);
                 }
                 if over {
                     observed.guard = guard.map(|guard| guard.report());
@@ -205,7 +205,7 @@ pub(super) struct OtherProcesses {
     processes: Processes,
     processors: usize,
     places: Vec<ScavengerPlacement>,
-    begun: Instant,
+    start: Instant,
 }
 
 impl OtherProcesses {
@@ -216,7 +216,7 @@ impl OtherProcesses {
             processes,
             processors,
             places: Vec::new(),
-            begun: Instant::now(),
+            start: Instant::now(),
         }
     }
 
@@ -231,7 +231,7 @@ impl OtherProcesses {
         };
         balance.set_processors(self.processors.saturating_sub(self.processes.running()));
         let places = balance.step(ProgressSample {
-            now: self.begun.elapsed(),
+            now: self.start.elapsed(),
             progress: &progress(&observed.harvested),
         });
         if places != self.places {
@@ -250,9 +250,9 @@ impl Observed {
         why.filter(|_| requested.prevented)
     }
 
-    fn update(&mut self, harvested: Harvested, pid: u32, begun: Instant) {
+    fn update(&mut self, harvested: Harvested, pid: u32, start: Instant) {
         if self.first_turn.is_none() && harvested.with.count + harvested.waits.count > 0 {
-            self.first_turn = Some(begun.elapsed());
+            self.first_turn = Some(start.elapsed());
         }
         self.own_thread_s.resize(harvested.scavengers.len(), 0.0);
         for (scavenger, seconds) in harvested.scavengers.iter().zip(&mut self.own_thread_s) {
@@ -369,9 +369,9 @@ mod tests {
 
     #[test]
     fn polls_become_rare_without_slices_and_frequent_with_them() {
-        let ran = |turns: u64, spanning: u64| Harvested {
+        let ran = |slices: u64, spanning: u64| Harvested {
             with: Turns {
-                count: turns,
+                count: slices,
                 cpu_ns: 0,
             },
             requested: Some(Requested {

@@ -53,7 +53,7 @@ pub(super) struct InPlace {
     live: Live,
     cut_off: CutOff,
     scavengers: usize,
-    begun: Instant,
+    start: Instant,
     next_attempt: Instant,
     stage: Stage,
 }
@@ -121,7 +121,7 @@ impl InPlace {
         live: Live,
         scavengers: usize,
     ) -> std::io::Result<Self> {
-        let begun = Instant::now();
+        let start = Instant::now();
         Ok(Self {
             task,
             scratch: tempfile::tempdir()?,
@@ -129,8 +129,8 @@ impl InPlace {
             live,
             cut_off: CutOff::default(),
             scavengers,
-            begun,
-            next_attempt: begun + FIRST_ATTEMPT,
+            start,
+            next_attempt: start + FIRST_ATTEMPT,
             stage: Stage::Recording,
         })
     }
@@ -208,7 +208,7 @@ impl InPlace {
         let wanted = maker.duration;
         let is_known = cpu_s >= MIN_RECORDED_SHARE * wanted.as_secs_f64();
         let is_over =
-            cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MAX_DURATIONS;
+            cpu_s >= wanted.as_secs_f64() || self.start.elapsed() >= wanted * MAX_DURATIONS;
         match ready {
             Ok(ready) if is_enough(&ready) || is_over && (is_known || ready.has_yields()) => {
                 maker.keep(plan_request, &ready.followed.plan);
@@ -228,7 +228,7 @@ impl InPlace {
                 )))
             }
             Ok(_) | Err(_) => {
-                self.next_attempt = Instant::now() + pause(own_cpu, self.begun.elapsed());
+                self.next_attempt = Instant::now() + pause(own_cpu, self.start.elapsed());
                 self.stage = Stage::Recording;
                 None
             }

@@ -63,7 +63,7 @@ pub(super) struct Off {
     yields: Vec<YieldPlace>,
     scavengers: usize,
     place: ScavengerPlacement,
-    begun: Instant,
+    started: Instant,
 }
 
 impl Off {
@@ -75,7 +75,7 @@ impl Off {
                 true => ScavengerPlacement::Own,
                 false => ScavengerPlacement::Held,
             },
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
@@ -86,10 +86,10 @@ impl Off {
 
     /// Removes the yields and moves the scavengers; returns a note for the report.
     pub(super) fn switch_off(&self, remote: &Remote) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         remote.set_admitted_share(0.0);
         remote.set_places(&vec![self.place; self.scavengers]);
-        let after_s = (begun - self.begun).as_secs_f64();
+        let after_s = (started - self.started).as_secs_f64();
         let message = match self.place {
             ScavengerPlacement::Held => "scavengers waited from then on",
             _ => "scavengers went on, each on its own thread",
@@ -99,12 +99,12 @@ impl Off {
             return message;
         }
         let exchange = remote.withdraw(self.yields.clone());
-        while !remote.settled(exchange) && begun.elapsed() < TEXT_CHANGE_TIMEOUT {
+        while !remote.settled(exchange) && started.elapsed() < TEXT_CHANGE_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
         let harvested = remote.harvested();
         let out = harvested.map_or(0, |harvested| harvested.withdrawn.len());
-        let (all, ms) = (self.yields.len(), begun.elapsed().as_millis());
+        let (all, ms) = (self.yields.len(), started.elapsed().as_millis());
         format!(
             "{message}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
         )

@@ -87,7 +87,7 @@ pub(super) struct Processes {
     /// Maximum number that run at one time.
     most: usize,
     beside_command: bool,
-    begun: Instant,
+    start: Instant,
     /// Results since the last call of [`Self::take_learned`].
     learned: Vec<ObservationResult>,
 }
@@ -110,7 +110,7 @@ impl Processes {
             processors,
             most,
             beside_command,
-            begun: Instant::now(),
+            start: Instant::now(),
             learned: Vec::new(),
         };
         processes.poll();
@@ -198,7 +198,7 @@ impl Processes {
             self.wait();
         }
         // A plan that is nearly made is worth a short wait; others are made in a later run.
-        let until = Instant::now() + learning::planning_time(self.begun.elapsed());
+        let until = Instant::now() + learning::planning_time(self.start.elapsed());
         while finish && self.is_planning() && Instant::now() < until {
             self.wait();
             self.poll();

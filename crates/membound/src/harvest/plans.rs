@@ -309,8 +309,8 @@ fn made(plan: HarvestPlan) -> PlanWithOrigin {
 }
 
 fn await_end(child: &mut Child, limit: Duration) -> io::Result<bool> {
-    let begun = Instant::now();
-    while begun.elapsed() < limit {
+    let start = Instant::now();
+    while start.elapsed() < limit {
         if child.try_wait()?.is_some() {
             return Ok(true);
         }

@@ -49,22 +49,22 @@ pub(super) struct RunQueueLayout {
     pub(super) per_thread: u32,
 }
 
-/// Distributes `turns` scavengers with time slices and `ordinary` others. Where each can have a processor of
+/// Distributes `harvested` scavengers with time slices and `ordinary` others. Where each can have a processor of
 /// its own, the kernel's scheduler does better; a run queue holds at least two.
-pub(super) fn run_queue_layout(turns: u32, ordinary: u32, processors: u32) -> RunQueueLayout {
+pub(super) fn run_queue_layout(harvested: u32, ordinary: u32, processors: u32) -> RunQueueLayout {
     let processors = processors.max(1);
-    if turns < 2 || turns + ordinary <= processors {
+    if harvested < 2 || harvested + ordinary <= processors {
         return RunQueueLayout {
             threads: 0,
             per_thread: 0,
         };
     }
-    let threads = processors.min(turns / 2).max(1);
+    let threads = processors.min(harvested / 2).max(1);
     // A processor with neither a run queue nor an ordinary process runs one scavenger on its own.
     let shared = if ordinary == 0 { processors } else { threads };
     RunQueueLayout {
         threads,
-        per_thread: turns.div_ceil(shared).max(2),
+        per_thread: harvested.div_ceil(shared).max(2),
     }
 }
 
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn interleaving_is_for_scavengers_that_would_share_a_processor() {
-        let of = |turns, ordinary, processors| {
-            let layout = run_queue_layout(turns, ordinary, processors);
+        let of = |harvested, ordinary, processors| {
+            let layout = run_queue_layout(harvested, ordinary, processors);
             (layout.threads, layout.per_thread)
         };
         assert_eq!(of(8, 0, 1), (1, 8));

@@ -117,12 +117,15 @@ impl SiblingBinding {
         self.places
             .resize(harvested.scavengers.len(), CpuBinding::default());
         self.count(own_s);
-        let begun = Instant::now();
-        if self.due.is_some_and(|(was, due)| was == to && begun < due) {
+        let started = Instant::now();
+        if self
+            .due
+            .is_some_and(|(was, due)| was == to && started < due)
+        {
             return;
         }
         let runs = self.runs_on(&threads::of(&Root::system(), pid), harvested);
-        self.due = Some((to, begun + begun.elapsed() * ELAPSED_PER_POLL_TIME));
+        self.due = Some((to, started + started.elapsed() * ELAPSED_PER_POLL_TIME));
         let free = free_siblings(&self.cores, &runs);
         let lives = harvested.scavengers.iter().map(|scavenger| {
             let lives = matches!(

@@ -28,7 +28,7 @@ pub(super) struct Spans {
     /// Polls in the last span.
     polls: u32,
     /// Counters since the run began, at the last poll.
-    seen: Span,
+    last_counts: Span,
 }
 
 /// A slowdown and its 95 % interval.
@@ -104,8 +104,8 @@ impl Spans {
     /// Takes a poll; `harvested` holds the counters since the run began.
     pub(super) fn update(&mut self, harvested: &Harvested) {
         let now = Span::so_far(harvested);
-        let span = now.since(self.seen);
-        self.seen = now;
+        let span = now.since(self.last_counts);
+        self.last_counts = now;
         if span == Span::default() {
             return;
         }
@@ -176,10 +176,10 @@ mod tests {
     use super::*;
 
     /// A span with equally many slices of both kinds, which take these times each.
-    fn span(turns: u64, with_ns: u64, without_ns: u64) -> Span {
+    fn span(slices: u64, with_ns: u64, without_ns: u64) -> Span {
         let of = |each_ns| Turns {
-            count: turns,
-            cpu_ns: turns * each_ns,
+            count: slices,
+            cpu_ns: slices * each_ns,
         };
         Span {
             with: of(with_ns),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn check(spans: &[Span], share: f64, interval: Option<(f64, f64)>) {
-        let found = estimate(spans).expect("there are turns enough");
+        let found = estimate(spans).expect("there are enough slices");
         assert!((found.share - share).abs() < 1e-9, "{found:?}");
         match (found.interval, interval) {
             (Some((low, high)), Some(wanted)) => {
@@ -251,7 +251,7 @@ mod tests {
         let all = spans.spans.iter().copied().fold(Span::default(), Span::and);
         assert_eq!(all, Span::so_far(&so_far));
         assert!(spans.spans.iter().all(|it| *it == spans.spans[0]));
-        let found = spans.slowdown().expect("there are turns enough");
+        let found = spans.slowdown().expect("there are enough slices");
         assert!((found.share - 0.2).abs() < 1e-9, "{found:?}");
         let (low, high) = found.interval.expect("there are spans enough");
         assert!(high - low < 1e-9, "{found:?}");

@@ -38,7 +38,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),
     };
     let job = Job::prepare()?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let session = match launching::start(&program, options)? {
         Ok(session) => session,
         Err(code) => return Ok(code),
@@ -52,7 +52,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         .map(|every| Churn::begin(session.remote(), every));
     let end = job.follow(&session)?;
     drop(churn);
-    let elapsed_s = begun.elapsed().as_secs_f64();
+    let elapsed_s = started.elapsed().as_secs_f64();
     let report = session.finish();
     let document = checked::document(args, &report, end, elapsed_s);
     print_counts(&document, obstacle_reported);

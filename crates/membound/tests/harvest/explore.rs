@@ -310,9 +310,9 @@ fn ctrl_c_ends_all_processes_and_shows_the_runs_so_far() {
     command.arg(&json).arg("--").arg(&own).arg("flags");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
-    let begun = Instant::now();
+    let started = Instant::now();
     while processes(&own) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nothing runs");
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing runs");
         std::thread::sleep(Duration::from_millis(2));
     }
     // Somewhere in a round, or before the first.

@@ -138,8 +138,8 @@ fn a_kill_during_planning_is_reported() {
     command.arg("--").args(harvest.primary_words());
     let program = std::fs::canonicalize(&harvest.primary_words()[0]).expect("it was built");
     let killing = std::thread::spawn(move || {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(30) {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(20));
             let Some(pid) = process_of(&program) else {
                 continue;

@@ -339,8 +339,8 @@ pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
 
 /// Waits for `child`; kills its group when it takes too long, and returns `None`.
 fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let begun = Instant::now();
-    while begun.elapsed() < TIMEOUT {
+    let started = Instant::now();
+    while started.elapsed() < TIMEOUT {
         if let Some(status) = child.try_wait().expect("it is our child") {
             return Some(status);
         }

@@ -299,10 +299,10 @@ fn a_program_survives_a_killed_launcher() {
     child.wait().unwrap();
     // The program inherited the other end of the pipe.
     drop(child);
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     while fs::read_to_string(&done).ok().as_deref() != Some("fine\n") {
         assert!(
-            begun.elapsed().as_secs() < 60,
+            started.elapsed().as_secs() < 60,
             "the program did not end well"
         );
         std::thread::sleep(std::time::Duration::from_millis(20));

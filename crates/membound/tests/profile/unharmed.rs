@@ -224,7 +224,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let begun = Instant::now();
+    let start = Instant::now();
     let output = membound(home.path())
         .args([
             "profile",
@@ -238,7 +238,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         .args(["--pid", &child.id().to_string()])
         .output()
         .expect("the command starts");
-    let share = cpu_time(&child) / begun.elapsed().as_secs_f64();
+    let share = cpu_time(&child) / start.elapsed().as_secs_f64();
     let stderr = text(&output.stderr);
     if !output.status.success() && stderr.contains("perf") {
         let _ = child.kill();

@@ -14,7 +14,7 @@ const CHAIN: [&str; 6] = ["level6", "level5", "level4", "level3", "level2", "lev
 
 /// The process that runs `program`, once there is one.
 fn process_of(program: &Path) -> u32 {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let found = std::fs::read_dir("/proc")
             .expect("proc is mounted")
@@ -26,16 +26,16 @@ fn process_of(program: &Path) -> u32 {
         if let Some(pid) = found {
             return pid;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never ran");
+        assert!(started.elapsed() < Duration::from_secs(60), "it never ran");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Waits until the file contains this line.
 fn wait_for(path: &Path, line: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no `{line}`");
+        assert!(started.elapsed() < Duration::from_secs(60), "no `{line}`");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -217,14 +217,14 @@ pub(crate) fn finish(command: &mut Command, room: &Room, stdin: &[u8]) -> Outcom
 
 /// Waits for `child`; kills its group when it takes too long.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut late = false;
     loop {
         if let Some(status) = child.try_wait().expect("it is our child") {
             assert!(!late, "it was still running after {TIMEOUT:?}");
             return status;
         }
-        if begun.elapsed() > TIMEOUT && !late {
+        if started.elapsed() > TIMEOUT && !late {
             late = true;
             let group = i32::try_from(child.id()).expect("process numbers fit");
             // SAFETY: the child leads this group and has not been waited for.

@@ -42,7 +42,7 @@ struct Shell {
     child: Child,
     ours: File,
     lines: Receiver<Vec<u8>>,
-    seen: String,
+    pending: String,
 }
 
 impl Shell {
@@ -85,7 +85,7 @@ impl Shell {
             child,
             ours,
             lines,
-            seen: String::new(),
+            pending: String::new(),
         }
     }
 
@@ -97,16 +97,16 @@ impl Shell {
 
     /// Reads until `text` has appeared, and discards the output up to its end.
     fn until(&mut self, text: &str) {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
-            if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
+            if let Some(at) = self.pending.find(text) {
+                self.pending.drain(..at + text.len());
                 return;
             }
-            let left = Duration::from_secs(60).saturating_sub(begun.elapsed());
+            let left = Duration::from_secs(60).saturating_sub(started.elapsed());
             match self.lines.recv_timeout(left) {
-                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("`{text}` does not come; there is: {}", self.seen),
+                Ok(bytes) => self.pending.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("`{text}` does not come; there is: {}", self.pending),
             }
         }
     }

@@ -348,13 +348,13 @@ mod tests {
         let readings: Vec<usize> = (0..text.len())
             .filter(|at| text[*at].starts_with("mrs"))
             .collect();
-        let [begun, ended] = readings[..] else {
+        let [started, ended] = readings[..] else {
             panic!("two readings");
         };
-        assert_eq!(text[begun - 2..begun], ["dsb ld", "isb"]);
-        assert_eq!(text[begun + 1], "isb");
+        assert_eq!(text[started - 2..started], ["dsb ld", "isb"]);
+        assert_eq!(text[started + 1], "isb");
         assert_eq!(text[ended - 2..ended], ["dsb ld", "isb"]);
-        text[begun + 2..ended - 2].to_vec()
+        text[started + 2..ended - 2].to_vec()
     }
 
     #[test]

@@ -166,8 +166,8 @@ impl Core {
         fillers + WINDOW_LOADS
     }
 
-    fn holds(&self, taken: &[u32; Filler::ALL.len()]) -> bool {
-        let of = |filler: Filler| taken[filler as usize];
+    fn holds(&self, used: &[u32; Filler::ALL.len()]) -> bool {
+        let of = |filler: Filler| used[filler as usize];
         let copies = if self.eliminates { 0 } else { of(Move) };
         let flags = of(Flags);
         let integer = of(Integer) + of(Load) + of(Dependent) + copies + WINDOW_LOADS;

@@ -83,7 +83,7 @@ fn level_bar(profile: &Profile) -> Markup {
     let bound = &profile.memory_bound;
     let parts: Vec<(&str, usize, f64)> = run::level_parts(bound)
         .into_iter()
-        .chain((bound.unseen > 0.0).then_some((run::UNSEEN, bound.unseen)))
+        .chain((bound.unseen > 0.0).then_some((run::UNATTRIBUTED, bound.unseen)))
         .map(|(name, share)| (name, run::level_color(name), share))
         .collect();
     ShareBar {

@@ -96,7 +96,7 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     );
     let parts: Vec<(&str, f64)> = run::level_parts(bound)
         .into_iter()
-        .chain([(run::UNSEEN, bound.unseen)])
+        .chain([(run::UNATTRIBUTED, bound.unseen)])
         .filter(|part| part.1 > MIN_SHARE)
         .collect();
     let idle = if profile.time.idle_s > 0.0 {

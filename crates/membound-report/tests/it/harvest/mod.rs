@@ -23,7 +23,7 @@ const SECTIONS: [&str; 9] = [
 ];
 
 /// A name that is dangerous in every context.
-const EVIL: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
+const HOSTILE: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
 
 fn all() -> [(&'static str, HarvestRun); 5] {
     [
@@ -38,25 +38,25 @@ fn all() -> [(&'static str, HarvestRun); 5] {
 /// The full harvest with dangerous names, and with figures that are not finite.
 fn hostile() -> HarvestRun {
     let mut run = fixture::full();
-    let evil = || EVIL.to_owned();
-    (run.host, run.cpu, run.date) = (evil(), evil(), evil());
-    run.membound_version = evil();
-    run.primary.command = vec![evil()];
+    let hostile = || HOSTILE.to_owned();
+    (run.host, run.cpu, run.date) = (hostile(), hostile(), hostile());
+    run.membound_version = hostile();
+    run.primary.command = vec![hostile()];
     for it in &mut run.scavengers {
-        it.command = vec![evil()];
-        (it.reason, it.output) = (Some(evil()), Some(evil()));
+        it.command = vec![hostile()];
+        (it.reason, it.output) = (Some(hostile()), Some(hostile()));
     }
     for site in &mut run.sites {
-        (site.module, site.symbol, site.reason) = (evil(), evil(), Some(evil()));
+        (site.module, site.symbol, site.reason) = (hostile(), hostile(), Some(hostile()));
     }
     for plan in &mut run.options.plans {
-        (plan.path, plan.command) = (Some(evil()), vec![evil()]);
+        (plan.path, plan.command) = (Some(hostile()), vec![hostile()]);
     }
-    run.slots.why = evil();
-    run.notes = vec![evil()];
+    run.slots.why = hostile();
+    run.notes = vec![hostile()];
     run.missing = fixture::bare().missing;
     for gap in &mut run.missing {
-        (gap.table, gap.why.reason, gap.why.remedy) = (evil(), evil(), Some(evil()));
+        (gap.table, gap.why.reason, gap.why.remedy) = (hostile(), hostile(), Some(hostile()));
     }
     run.wall_s = f64::INFINITY;
     run.primary.cpu_s = f64::NAN;

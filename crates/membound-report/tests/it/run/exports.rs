@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::fixture;
 use super::protobuf::Message;
 
-const EVIL: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
+const HOSTILE: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
 
 /// The simulation with a name that is dangerous in every format.
 pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::simulation();
     for name in &mut detail.names {
-        *name = EVIL.to_owned();
+        *name = HOSTILE.to_owned();
     }
     for row in profile
         .functions
@@ -28,19 +28,19 @@ pub(super) fn hostile() -> (Profile, Detail) {
         .chain(&mut profile.lines)
         .chain(&mut profile.instructions)
     {
-        (row.name, row.function, row.module) = (EVIL.into(), EVIL.into(), EVIL.into());
-        row.file = Some(EVIL.into());
+        (row.name, row.function, row.module) = (HOSTILE.into(), HOSTILE.into(), HOSTILE.into());
+        row.file = Some(HOSTILE.into());
     }
     for row in &mut profile.threads {
-        row.name = EVIL.into();
+        row.name = HOSTILE.into();
     }
     for row in &mut profile.objects {
-        row.name = EVIL.into();
+        row.name = HOSTILE.into();
         for frame in &mut row.alloc_stack {
-            frame.function = EVIL.into();
+            frame.function = HOSTILE.into();
         }
     }
-    profile.run.command = vec![EVIL.into()];
+    profile.run.command = vec![HOSTILE.into()];
     (profile, detail)
 }
 

@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
-    begun: Instant,
+    start: Instant,
     has_ended: bool,
 }
 
@@ -62,14 +62,14 @@ pub(super) fn start(command: &mut Command, cpu: Option<CpuId>) -> Result<Running
     let pinned = cpu.map(Pinned::to).transpose();
     let _pinned = pinned.map_err(|error| error.to_string())?;
     command.process_group(0).stdin(input());
-    let begun = Instant::now();
+    let start = Instant::now();
     let child = command.spawn().map_err(|error| {
         let name = command.get_program().to_string_lossy();
         format!("{name} cannot be run: {error}")
     })?;
     Ok(Running {
         child,
-        begun,
+        start,
         has_ended: false,
     })
 }
@@ -90,12 +90,12 @@ impl Running {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.has_ended = true;
-                return Ok((status, self.begun.elapsed()));
+                return Ok((status, self.start.elapsed()));
             }
             if cancel.load(Ordering::Relaxed) {
                 return Err(Unended::Interrupted);
             }
-            if self.begun.elapsed() > limit {
+            if self.start.elapsed() > limit {
                 return Err(Unended::Late);
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -104,7 +104,7 @@ impl Running {
 
     /// Time since the child was started.
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed()
+        self.start.elapsed()
     }
 
     /// Sends a signal to the child's process group.
@@ -182,9 +182,9 @@ mod tests {
             let listed = String::from_utf8_lossy(&listed).into_owned();
             listed.lines().any(|line| !line.trim().starts_with('Z'))
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         while left() {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(start.elapsed() < Duration::from_secs(30));
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -28,7 +28,7 @@ pub(super) struct JobEnd {
 
 impl Engine {
     pub(super) fn process_ended(&mut self, running: Running, ended: &Ended) {
-        let wall = running.begun.elapsed();
+        let wall = running.start.elapsed();
         match running.what {
             What::Job(job) => {
                 let end = JobEnd {
