@@ -22,7 +22,7 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{Printed, kept, options, print_summary, record, usual};
+use once::{Printed, options, partial_run_context, print_summary, record, usual};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -154,7 +154,9 @@ fn attach(pid: u32, options: Options, printed: Printed) -> anyhow::Result<ExitCo
     let ended = match over {
         Over::Gone | Over::Stopped | Over::Elapsed => Ended::Detached,
     };
-    let summary = recorder.finish(ended).with_context(|| kept(&path))?;
+    let summary = recorder
+        .finish(ended)
+        .with_context(|| partial_run_context(&path))?;
     print_summary(&summary, printed);
     // An attached process has no exit code that could take precedence.
     ensure!(

@@ -460,7 +460,7 @@ impl Fleet {
         Some(OddProfile {
             file: member.file.clone(),
             host: member.host.clone(),
-            hints: hints::of(&outliers, &values),
+            hints: hints::of_outliers(&outliers, &values),
             outliers,
             missing,
             conditions,

@@ -67,7 +67,7 @@ impl Bins {
     }
 
     /// Index of the bin beyond the calibrated range.
-    pub(super) fn beyond(&self) -> usize {
+    pub(super) fn overflow_bin(&self) -> usize {
         self.tops.len()
     }
 
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(bins.of_ticks(0), 0);
         assert_eq!(bins.of_ticks(64), 0, "the nearer value");
         assert_eq!(bins.of_ticks(66), 1);
-        assert_eq!(bins.of_ticks(443), bins.beyond());
+        assert_eq!(bins.of_ticks(443), bins.overflow_bin());
     }
 
     #[test]

@@ -379,7 +379,7 @@ impl Mixer {
         densities: &[&[f64]],
         shares: &mut [f64],
     ) {
-        let beyond = self.bins.beyond();
+        let beyond = self.bins.overflow_bin();
         let likely = |bin: usize, shares: &[f64]| -> f64 {
             let of = densities.iter().zip(shares);
             of.map(|(density, share)| density[bin] * share).sum()
@@ -421,7 +421,7 @@ impl Mixer {
         rounds: usize,
     ) -> Vec<f64> {
         let total: f64 = counts.iter().sum();
-        let (levels, beyond) = (densities.len(), self.bins.beyond());
+        let (levels, beyond) = (densities.len(), self.bins.overflow_bin());
         let mut next = vec![0.0; levels + 1];
         for _ in 0..rounds {
             next.fill(0.0);
@@ -508,7 +508,7 @@ impl Mixer {
                 .zip(shares)
                 .map(|(density, share)| density[bin] * share)
                 .sum();
-            if bin == self.bins.beyond() {
+            if bin == self.bins.overflow_bin() {
                 expected += shares[densities.len()];
             }
             distance += (count / total - expected).abs() / 2.0;

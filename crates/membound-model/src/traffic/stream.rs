@@ -198,12 +198,12 @@ impl Stream {
             let miss = match (*back, gone) {
                 (NO_EARLIER_TOUCH, _) => {
                     let survival = &self.survival[site];
-                    let longer = survival.beyond(at);
+                    let longer = survival.probability_beyond(at);
                     let (beyond, of_those) = match gone {
                         Some(gone) => {
                             let near = f64::from(u8::from(self.followed[site] <= lines));
                             let kept = near * self.order[site].swept;
-                            (survival.beyond((gone - 1).max(at)), 1.0 - kept)
+                            (survival.probability_beyond((gone - 1).max(at)), 1.0 - kept)
                         }
                         None => (survival.tail(), tails[site]),
                     };

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let of_runs = !args.base.is_empty() || files.iter().any(|path| runs::is_run(path));
     if of_runs {
         if let [file] = args.paths.as_slice() {
-            return Err(alone(file));
+            return Err(nothing_to_compare_with(file));
         }
         return runs::run(args);
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let comparison = compare(limit_percent, &directories, &profiles)?;
     let is_alone = comparison.conditions.len() < 2 && comparison.overlays.is_empty();
     if directories.is_empty() && profiles.len() == 1 && is_alone {
-        return Err(alone(files[0]));
+        return Err(nothing_to_compare_with(files[0]));
     }
     show(args, &comparison, json.as_mut(), html.as_mut())?;
     Ok(verdict(&comparison))
@@ -68,7 +68,7 @@ fn limit_percent(args: &CompareArgs) -> anyhow::Result<Option<f64>> {
 
 /// Error for a single file that has nothing to be compared with, not even in itself, as parallel loads under
 /// several conditions would.
-fn alone(file: &Path) -> anyhow::Error {
+fn nothing_to_compare_with(file: &Path) -> anyhow::Error {
     Usage(format!(
         "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
          (see `membound compare --help`)",

@@ -142,13 +142,13 @@ impl Balance {
         if !prepares.is_empty() && prepared.len() < most {
             self.trial = None;
             let first: Vec<usize> = prepares.into_iter().chain(prepared).collect();
-            return alone(sample.progress.len(), &first, self.processors);
+            return placements_alone(sample.progress.len(), &first, self.processors);
         }
         let members: Vec<usize> = prepared.into_iter().take(most).collect();
         if members.len() <= self.processors {
             self.trial = None;
             self.decided_for = members;
-            return alone(sample.progress.len(), &alive, self.processors);
+            return placements_alone(sample.progress.len(), &alive, self.processors);
         }
         if members != self.decided_for && self.trial.is_none() {
             // The members changed since the last decision.
@@ -173,9 +173,9 @@ impl Balance {
             return places;
         }
         if self.pays {
-            together(sample.progress.len(), &members)
+            placements_together(sample.progress.len(), &members)
         } else {
-            alone(sample.progress.len(), &members, self.processors)
+            placements_alone(sample.progress.len(), &members, self.processors)
         }
     }
 
@@ -258,15 +258,15 @@ impl Trial {
 
     fn places(&self, count: usize, processors: usize) -> Vec<ScavengerPlacement> {
         if self.is_interleaved_measured {
-            alone(count, &self.members[self.alone..], processors)
+            placements_alone(count, &self.members[self.alone..], processors)
         } else {
-            together(count, &self.members)
+            placements_together(count, &self.members)
         }
     }
 }
 
 /// The first of `these` run alone, one on each processor; all other scavengers are held.
-fn alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlacement> {
+fn placements_alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlacement> {
     let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these.iter().take(processors) {
         places[index] = ScavengerPlacement::Own;
@@ -275,7 +275,7 @@ fn alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlace
 }
 
 /// All of `these` interleave; all other scavengers are held.
-fn together(count: usize, these: &[usize]) -> Vec<ScavengerPlacement> {
+fn placements_together(count: usize, these: &[usize]) -> Vec<ScavengerPlacement> {
     let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these {
         places[index] = ScavengerPlacement::RunQueues;

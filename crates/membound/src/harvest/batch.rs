@@ -88,7 +88,10 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     let mut json = None;
     let mut log = None;
     if args.dry_run {
-        let path = args.joblog.as_ref().filter(|_| again(args).is_some());
+        let path = args
+            .joblog
+            .as_ref()
+            .filter(|_| resumed_jobs(args).is_some());
         let content = path.and_then(|path| std::fs::read(path).ok());
         skip(&mut listed, &content.unwrap_or_default(), args);
     } else {
@@ -97,7 +100,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
             anyhow::bail!("--json to stdout needs --output: jobs print there too");
         }
         if let Some(path) = &args.joblog {
-            let (opened, content) = JobLog::open(path, again(args).is_some())
+            let (opened, content) = JobLog::open(path, resumed_jobs(args).is_some())
                 .with_context(|| format!("cannot write {}", path.display()))?;
             skip(&mut listed, &content, args);
             log = Some((path.clone(), opened));
@@ -184,7 +187,7 @@ fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Which jobs of the log are run again, if the batch resumes one.
-fn again(args: &BatchArgs) -> Option<Again> {
+fn resumed_jobs(args: &BatchArgs) -> Option<Again> {
     match (args.resume, args.resume_failed) {
         (_, true) => Some(Again::Failed),
         (true, false) => Some(Again::Unended),
@@ -194,7 +197,9 @@ fn again(args: &BatchArgs) -> Option<Again> {
 
 /// Removes the jobs that the log lists as done.
 fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
-    let Some(again) = again(args) else { return };
+    let Some(again) = resumed_jobs(args) else {
+        return;
+    };
     let done = joblog::done(held, listed, again);
     let done: std::collections::HashSet<u64> = done.into_iter().collect();
     listed.retain(|it| !done.contains(&it.number));

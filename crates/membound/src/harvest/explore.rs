@@ -92,7 +92,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
             let remedy = None;
             (sweep, Err(NotMeasured { reason, remedy }))
         }
-        None => (sweep, Ok(settings::of(sweep, &inputs))),
+        None => (sweep, Ok(settings::of_sweep(sweep, &inputs))),
     };
     prepared.sweeps.iter().map(table).collect()
 }
@@ -252,12 +252,12 @@ fn by_themselves(
     plans: &Plans<'_>,
     needs_unbound: bool,
 ) -> Result<Baseline, Unended> {
-    let alone = |cpu| bench.alone(&bench.primary, cpu, known.limit);
+    let alone = |cpu| bench.run_alone(&bench.primary, cpu, known.limit);
     let (_, primary_s) = alone(Some(bench.cpu))?;
     let mut each = Vec::new();
     if known.all_end() && !bench.own_scavenger {
         for scavenger in &bench.scavengers {
-            each.push(bench.alone(scavenger, Some(bench.cpu), known.limit)?.1);
+            each.push(bench.run_alone(scavenger, Some(bench.cpu), known.limit)?.1);
         }
     } else if known.all_end() {
         each.push(primary_s);
@@ -313,13 +313,13 @@ fn document(
         cpu: info.cpu.model_name.clone(),
         wall_s: started.elapsed().as_secs_f64(),
         options: prepared.options(args),
-        alone: alone(prepared, &found.baselines),
+        alone: alone_times(prepared, &found.baselines),
         sweeps,
         notes,
     }
 }
 
-fn alone(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
+fn alone_times(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
     let figure = |of: fn(&Baseline) -> Option<f64>| {
         let run = |it: &Baseline| ExploreRun {
             primary_s: of(it),

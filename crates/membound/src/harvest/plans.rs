@@ -161,7 +161,7 @@ impl PlanMaker {
             is_for(&known.plan, &plan_request.code).unwrap_or(false) && holds(&known.plan)
         };
         if let Some(known) = read(&kept).ok().filter(is_still_of) {
-            return CacheEntry::Plan(Box::new(made(known.plan)));
+            return CacheEntry::Plan(Box::new(from_own_plan(known.plan)));
         }
         let text = |extension| std::fs::read_to_string(kept.with_extension(extension)).ok();
         if let Some(why) = text(REFUSED) {
@@ -203,7 +203,7 @@ impl PlanMaker {
         let options = self.options(plan_request.role);
         let plan = membound_harvest::plan(run, self.machine.as_ref(), &Files, None, options)
             .with_context(|| format!("{} cannot be planned", plan_request.path.display()))?;
-        Ok(made(plan))
+        Ok(from_own_plan(plan))
     }
 
     /// Keeps a plan for later runs. Errors are ignored: the plan is then made again.
@@ -295,7 +295,7 @@ impl PlanMaker {
 }
 
 /// A plan that this program made, now or earlier.
-fn made(plan: HarvestPlan) -> PlanWithOrigin {
+fn from_own_plan(plan: HarvestPlan) -> PlanWithOrigin {
     PlanWithOrigin {
         from: FollowedPlan {
             role: plan.role,

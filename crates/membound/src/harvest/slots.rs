@@ -151,7 +151,7 @@ fn cores(args: &RunArgs, cpu: &Cpu) -> Vec<Vec<CpuId>> {
     let known = if args.siblings.is_empty() {
         cpu.smt_siblings.clone()
     } else {
-        given(args)
+        sibling_lists(args)
     };
     let allowed = |core: Vec<CpuId>| -> Vec<CpuId> {
         let may_be_used = |it: &CpuId| cpu.allowed.contains(it);
@@ -162,14 +162,14 @@ fn cores(args: &RunArgs, cpu: &Cpu) -> Vec<Vec<CpuId>> {
 }
 
 /// The lists of `--siblings`.
-pub(super) fn given(args: &RunArgs) -> Vec<Vec<CpuId>> {
+pub(super) fn sibling_lists(args: &RunArgs) -> Vec<Vec<CpuId>> {
     args.siblings.iter().map(|core| core.0.clone()).collect()
 }
 
 /// What is wrong with the lists of `--siblings`, or `None`.
 pub(super) fn complaint(args: &RunArgs) -> Option<String> {
     let mut named = Vec::new();
-    for cpu in given(args).into_iter().flatten() {
+    for cpu in sibling_lists(args).into_iter().flatten() {
         if let Err(error) = affinity::check(&Root::system(), cpu) {
             return Some(format!("--siblings: {error}"));
         }

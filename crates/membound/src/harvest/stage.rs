@@ -535,7 +535,7 @@ fn run_options(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> Har
         per_thread,
         idle: args.idle,
         smt: args.smt,
-        siblings: slots::given(args),
+        siblings: slots::sibling_lists(args),
         bound_ns: args.bound_ns,
         max_overhead: args.max_overhead,
         max_slowdown: args.max_slowdown,

@@ -99,7 +99,7 @@ pub(super) fn record(
             Recorded::Whole(end)
         }
         Err(error) => {
-            let error = anyhow::Error::new(error).context(kept(&path));
+            let error = anyhow::Error::new(error).context(partial_run_context(&path));
             Recorded::Failed(end, output::fail(&error))
         }
     })
@@ -117,7 +117,7 @@ pub(super) fn usual(run: PathBuf) -> Options {
 }
 
 /// Context of an error: what the file of an incomplete run holds.
-pub(super) fn kept(path: &Path) -> String {
+pub(super) fn partial_run_context(path: &Path) -> String {
     format!("{} holds what was recorded until then", path.display())
 }
 

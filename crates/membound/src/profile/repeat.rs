@@ -93,7 +93,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn together(runs: &[(String, Profile)]) -> Option<RunSide> {
+fn combined(runs: &[(String, Profile)]) -> Option<RunSide> {
     let runs: Vec<(&str, &Profile)> = runs
         .iter()
         .map(|(file, profile)| (file.as_str(), profile))
@@ -108,14 +108,14 @@ fn half(side: &RunSide) -> f64 {
 }
 
 fn is_narrow(runs: &[(String, Profile)], asked: f64) -> bool {
-    runs.len() >= MIN_RUNS && together(runs).is_some_and(|side| half(&side) <= asked)
+    runs.len() >= MIN_RUNS && combined(runs).is_some_and(|side| half(&side) <= asked)
 }
 
 fn progress(number: u32, runs: &[(String, Profile)]) -> String {
     let alone = runs
         .last()
         .map_or(0.0, |(_, run)| run.memory_bound.fraction);
-    let all = together(runs).map_or_else(String::new, |side| format!(", {} so far", share(&side)));
+    let all = combined(runs).map_or_else(String::new, |side| format!(", {} so far", share(&side)));
     format!(
         "run {number}: waits for memory in {} of CPU time{all}",
         units::percent(alone)
@@ -134,7 +134,7 @@ fn share(side: &RunSide) -> String {
 
 /// Prints the result of all runs together, and their files.
 fn print_combined(args: &ProfileArgs, runs: &[(String, Profile)]) {
-    let Some(side) = together(runs) else {
+    let Some(side) = combined(runs) else {
         return;
     };
     if let Some(asked) = args.until

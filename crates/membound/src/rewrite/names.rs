@@ -70,7 +70,7 @@ fn without_parameters(name: &str) -> &str {
 }
 
 /// Up to three of `names` that `wanted` may be a misspelling or a part of, nearest first.
-pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(super) fn similar_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     const MAX_SUGGESTIONS: usize = 3;
     let mut found: Vec<(usize, String)> = names
         .filter_map(|name| {
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn near_names_are_offered() {
         let names = ["memcpy", "memmove", "main", "qsort_r", "_ZN3foo3barEi"];
-        let near = |wanted| near(wanted, names.into_iter());
+        let near = |wanted| similar_names(wanted, names.into_iter());
         assert_eq!(near("memcopy"), ["memcpy"]);
         assert_eq!(near("qsort"), ["qsort_r"]);
         assert_eq!(near("bar"), ["foo::bar(int)"]);

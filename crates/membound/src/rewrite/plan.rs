@@ -85,7 +85,7 @@ fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
         return format!("{path} has no function at {address:#x}");
     }
     let names = functions.iter().filter_map(|it| it.name.as_deref());
-    let near = names::near(wanted, names);
+    let near = names::similar_names(wanted, names);
     let mut line = format!("{path} has no function `{wanted}`");
     if near.is_empty() {
         let named = functions.iter().filter(|it| it.name.is_some()).count();

@@ -79,7 +79,11 @@ struct Binary {
 
 /// What is known of every job of the list.
 pub(super) fn jobs(listed: &[Listed], record: &Record, looks_for_plans: bool) -> Vec<Job> {
-    let plans = if looks_for_plans { kept() } else { Vec::new() };
+    let plans = if looks_for_plans {
+        cached_plans()
+    } else {
+        Vec::new()
+    };
     let mut binaries: HashMap<&Path, Binary> = HashMap::new();
     listed
         .iter()
@@ -183,7 +187,7 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
 }
 
 /// Reads the plans in the cache.
-fn kept() -> Vec<Kept> {
+fn cached_plans() -> Vec<Kept> {
     let Ok(directories) = etcetera::choose_base_strategy() else {
         return Vec::new();
     };

@@ -47,7 +47,7 @@ pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         machine::read(path)?;
         return Ok(Some(path.to_owned()));
     }
-    Ok(machine::kept())
+    Ok(machine::kept_profile_path())
 }
 
 /// A harvest and its files.

@@ -116,7 +116,7 @@ impl TestBench<'_> {
     }
 
     /// Runs a program by itself, without output. Returns how it ended, and its wall time in seconds.
-    pub(super) fn alone(
+    pub(super) fn run_alone(
         &self,
         program: &Program,
         cpu: Option<CpuId>,

@@ -246,7 +246,7 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
             each.push(primary_s);
             continue;
         }
-        match bench.alone(scavenger, Some(bench.cpu), patience) {
+        match bench.run_alone(scavenger, Some(bench.cpu), patience) {
             Ok((end, seconds)) => {
                 ends.push(Some(end));
                 each.push(seconds);

@@ -141,7 +141,7 @@ pub(super) struct SweepInputs {
 }
 
 /// The rows of a table.
-pub(super) fn of(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting> {
+pub(super) fn of_sweep(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting> {
     match sweep {
         ExploreSweep::Bound => bounds(inputs),
         ExploreSweep::Distance => distances(inputs),
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_for_each_setting() {
-        let rows = |sweep| of(sweep, &inputs()).len();
+        let rows = |sweep| of_sweep(sweep, &inputs()).len();
         assert_eq!(rows(ExploreSweep::Bound), 6);
         assert_eq!(rows(ExploreSweep::Distance), 6);
         assert_eq!(rows(ExploreSweep::Overhead), 6);
@@ -322,30 +322,33 @@ mod tests {
             ..inputs()
         };
         let names = |sweep| -> Vec<String> {
-            let rows = of(sweep, &complete_inputs).into_iter();
+            let rows = of_sweep(sweep, &complete_inputs).into_iter();
             rows.map(|setting| setting.name).collect()
         };
         assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
         assert_eq!(names(ExploreSweep::Overhead), ["0.3 %", "7 %"]);
-        assert_eq!(of(ExploreSweep::Slo, &complete_inputs)[1].at, Some(1250.0));
+        assert_eq!(
+            of_sweep(ExploreSweep::Slo, &complete_inputs)[1].at,
+            Some(1250.0)
+        );
     }
 
     #[test]
     fn equal_runs_have_equal_keys() {
-        let of = |sweep, name: &str| {
-            let rows = of(sweep, &inputs()).into_iter();
+        let key = |sweep, name: &str| {
+            let rows = of_sweep(sweep, &inputs()).into_iter();
             let found = rows.into_iter().find(|setting| setting.name == name);
             found.unwrap().scheduling.key()
         };
-        let usual = of(ExploreSweep::Kernel, "harvest");
-        assert_eq!(usual, of(ExploreSweep::Bound, "none"));
-        assert_eq!(usual, of(ExploreSweep::Parts, "nothing"));
-        assert_eq!(usual, of(ExploreSweep::Overhead, "5 %"));
-        assert_ne!(usual, of(ExploreSweep::Bound, "200 ns"));
-        assert_ne!(usual, of(ExploreSweep::Overhead, "10 %"));
+        let usual = key(ExploreSweep::Kernel, "harvest");
+        assert_eq!(usual, key(ExploreSweep::Bound, "none"));
+        assert_eq!(usual, key(ExploreSweep::Parts, "nothing"));
+        assert_eq!(usual, key(ExploreSweep::Overhead, "5 %"));
+        assert_ne!(usual, key(ExploreSweep::Bound, "200 ns"));
+        assert_ne!(usual, key(ExploreSweep::Overhead, "10 %"));
         assert_eq!(
-            of(ExploreSweep::Distance, "none"),
-            of(ExploreSweep::Parts, "distance")
+            key(ExploreSweep::Distance, "none"),
+            key(ExploreSweep::Parts, "distance")
         );
     }
 }
