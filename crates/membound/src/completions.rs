@@ -88,28 +88,28 @@ type Values = (TypeId, Vec<String>);
 /// Names of values that clap does not know, with the type that parses them.
 fn values() -> [Values; 18] {
     [
-        named(&Access::ALL),
-        named(&BandwidthKernel::ALL),
-        named(&BatchHarvest::ALL),
-        named(By::ALL),
-        named(&DistanceRule::ALL),
-        named(&ExploreSweep::ALL),
-        named(&Fence::ALL),
-        named(&Filler::ALL),
-        named(&FitData::ALL),
-        named(&HarvestRole::ALL),
-        named(&IdlePolicy::ALL),
-        named(&PageKind::ALL),
-        named(&PatchBody::ALL),
-        named(&Pattern::ALL),
-        named(&SmtPolicy::ALL),
-        named(Sort::ALL),
-        named(&Weights::ALL),
-        named(&WindowKernel::ALL),
+        value_names(&Access::ALL),
+        value_names(&BandwidthKernel::ALL),
+        value_names(&BatchHarvest::ALL),
+        value_names(By::ALL),
+        value_names(&DistanceRule::ALL),
+        value_names(&ExploreSweep::ALL),
+        value_names(&Fence::ALL),
+        value_names(&Filler::ALL),
+        value_names(&FitData::ALL),
+        value_names(&HarvestRole::ALL),
+        value_names(&IdlePolicy::ALL),
+        value_names(&PageKind::ALL),
+        value_names(&PatchBody::ALL),
+        value_names(&Pattern::ALL),
+        value_names(&SmtPolicy::ALL),
+        value_names(Sort::ALL),
+        value_names(&Weights::ALL),
+        value_names(&WindowKernel::ALL),
     ]
 }
 
-fn named<T: Display + 'static>(all: &[T]) -> Values {
+fn value_names<T: Display + 'static>(all: &[T]) -> Values {
     let names = all.iter().map(ToString::to_string);
     (TypeId::of::<T>(), names.collect())
 }

@@ -22,7 +22,7 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{Printed, options, partial_run_context, print_summary, record, usual};
+use once::{Printed, default_options, options, partial_run_context, print_summary, record};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -73,7 +73,7 @@ fn launch(
 pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> anyhow::Result<()> {
     let options = Options {
         machine: machine::profile(None)?,
-        ..usual(run)
+        ..default_options(run)
     };
     let code = launch(&program.into(), arguments, options, Printed::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
@@ -95,7 +95,7 @@ pub(crate) fn in_place(
         machine,
         objects: None,
         duration: Some(duration),
-        ..usual(run)
+        ..default_options(run)
     };
     record(name, arguments, options, Printed::Nothing)
 }
@@ -124,7 +124,7 @@ pub(crate) fn for_harvest(
         blocks: Blocks::Off,
         bursts: Bursts::Off,
         harvest: Some(harvest),
-        ..usual(run)
+        ..default_options(run)
     };
     match Recorder::launch(program, options) {
         Ok(recorder) => Ok(Ok(recorder)),

@@ -151,7 +151,7 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
     /// How perf prints the beginning of a data source in words.
     const IN_WORDS: &str = "|OP ";
     let Some(at) = text.find(IN_WORDS) else {
-        return Ok(plain(text.trim()));
+        return Ok(plain_rest(text.trim()));
     };
     let mut before = &text[..at];
     let source = last_word(&mut before).and_then(hexadecimal);
@@ -186,7 +186,7 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
 }
 
 /// Parses an instruction that may have a data address before it.
-fn plain(text: &str) -> Rest<'_> {
+fn plain_rest(text: &str) -> Rest<'_> {
     let mut behind = text;
     let first = word(&mut behind).and_then(hexadecimal);
     let mut look = behind;
@@ -265,13 +265,15 @@ mod tests {
 
     #[test]
     fn an_address_of_data_may_stand_before_the_instruction() {
-        let found = plain("7ffc0010 401000 main+0x4 (/bin/x)").frame.unwrap();
+        let found = plain_rest("7ffc0010 401000 main+0x4 (/bin/x)")
+            .frame
+            .unwrap();
         assert_eq!((found.address, found.function), (0x40_1000, Some("main")));
-        let found = plain("401000 add (/bin/x)").frame.unwrap();
+        let found = plain_rest("401000 add (/bin/x)").frame.unwrap();
         assert_eq!((found.address, found.function), (0x40_1000, Some("add")));
-        let found = plain("401000 [unknown] ([unknown])").frame.unwrap();
+        let found = plain_rest("401000 [unknown] ([unknown])").frame.unwrap();
         assert_eq!((found.function, found.file), (None, None));
-        assert_eq!(plain("").frame, None);
+        assert_eq!(plain_rest("").frame, None);
         assert_eq!(frame("401000 (/bin/x)").unwrap().file, Some("/bin/x"));
     }
 

@@ -187,7 +187,7 @@ fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
             worse: figure.worse,
             values: rows[figure.name.as_str()]
                 .iter()
-                .map(|value| value.map(shown))
+                .map(|value| value.map(compared_value))
                 .collect(),
             differences: vec![None; tables.len()],
         })
@@ -198,7 +198,7 @@ fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
     figures
 }
 
-fn shown(value: Uncertain) -> ComparedValue {
+fn compared_value(value: Uncertain) -> ComparedValue {
     ComparedValue {
         value: value.value,
         low: value.interval.map(|(low, _)| low),

@@ -199,7 +199,7 @@ impl Work {
     }
 
     /// `stall` minus the hidden work.
-    fn left(
+    fn exposed(
         &self,
         stall: Estimate,
         evidence: &Evidence<'_>,
@@ -300,7 +300,7 @@ impl Stall {
                 let (stall, levels) = timed(evidence, executed, mixture, costs);
                 // A stream's wait follows from its bandwidth instead.
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
-                let left = work.map(|work| work.left(stall, evidence, executed, costs));
+                let left = work.map(|work| work.exposed(stall, evidence, executed, costs));
                 (left.unwrap_or(stall), levels)
             }
             (Some(executed), None) => counted(evidence, executed, costs),

@@ -286,7 +286,7 @@ fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
         format!("{} order", key.pattern),
         format!("{} pages", key.page),
     ];
-    words.extend(rest(key, all));
+    words.extend(other_conditions(key, all));
     words.join(", ")
 }
 
@@ -299,14 +299,14 @@ fn label(key: &CurveKey, all: &[CurveKey]) -> String {
     if differs(all, |k| k.page) || !differs(all, |k| k.pattern) {
         words.push(key.page.to_string());
     }
-    words.extend(rest(key, all));
+    words.extend(other_conditions(key, all));
     if differs(all, |k| k.stride_bytes) {
         words.push(format!("stride {}", units::bytes(key.stride_bytes)));
     }
     words.join(", ")
 }
 
-fn rest(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
+fn other_conditions(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
     let mut words = Vec::new();
     if differs(all, |k| k.access) {
         words.push(key.access.to_string());

@@ -40,7 +40,7 @@ pub fn harvest_plan(plan: &HarvestPlan, style: Style) -> String {
         out.warning("the run was cut short: what it does not hold is not planned for");
     }
     chosen(&mut out, plan);
-    refused(&mut out, plan);
+    refused_sites(&mut out, plan);
     bounding(&mut out, plan);
     out.finish()
 }
@@ -144,7 +144,7 @@ fn chosen(out: &mut Out, plan: &HarvestPlan) {
     more(out, sites.len(), MAX_CHOSEN_ROWS, "load");
 }
 
-fn refused(out: &mut Out, plan: &HarvestPlan) {
+fn refused_sites(out: &mut Out, plan: &HarvestPlan) {
     let mut sites: Vec<&HarvestSite> = loads(plan).filter(|site| !site.chosen).collect();
     if sites.is_empty() {
         return;

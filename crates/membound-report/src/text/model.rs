@@ -96,7 +96,7 @@ pub(super) fn write(out: &mut Out, model: &Model) {
         out.blank();
         out.line(&format!("constants: {}", facts::vanishing_verdict(test)));
     }
-    worst(out, &model.points);
+    worst_points(out, &model.points);
     for note in &model.notes {
         out.warning(note);
     }
@@ -409,7 +409,7 @@ fn picture(out: &mut Out, model: &Model) {
 }
 
 /// Points with the largest deviations from the model.
-fn worst(out: &mut Out, points: &[FittedPoint]) {
+fn worst_points(out: &mut Out, points: &[FittedPoint]) {
     let found = facts::worst_points(points, MAX_WORST_POINTS);
     if found.is_empty() {
         return;

@@ -225,7 +225,7 @@ impl Table {
                 line.push_str(&" ".repeat(GAP));
             }
             let cell = match self.columns[index].align {
-                Align::Left | Align::Right => cut(&cells[index], widths[index]),
+                Align::Left | Align::Right => truncate(&cells[index], widths[index]),
                 Align::Middle => cut_middle(&cells[index], widths[index]),
             };
             let padding = " ".repeat(widths[index].saturating_sub(display_width(&cell)));
@@ -238,7 +238,7 @@ impl Table {
     }
 }
 
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(super) fn truncate(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
     }

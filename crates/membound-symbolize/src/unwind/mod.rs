@@ -192,7 +192,7 @@ impl Unwinder {
         if let Some(row) = module.frames.row(address, context) {
             let rule = Rule::of(row, &module.frames);
             let result = rule.apply(state, read);
-            self.kept.put(place, rule);
+            self.kept.insert(place, rule);
             return result.map(|(caller, signal)| Step::Known(caller, signal));
         }
         let gaps = &module.frames.tables().gaps;
@@ -244,7 +244,7 @@ impl Kept {
         (*kept == place).then_some(rule)
     }
 
-    fn put(&mut self, place: u64, rule: Rule) {
+    fn insert(&mut self, place: u64, rule: Rule) {
         let full = self.displaced > self.slots.len() && self.slots.len() < *KEPT.end();
         if self.slots.is_empty() || full {
             let more = (self.slots.len() * 2).max(*KEPT.start());
@@ -359,7 +359,7 @@ mod tests {
         let code = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
         let gaps = Gaps::of_code(Machine::Aarch64, 0x40, &code);
         let cfi = Cfi::default();
-        let frames = Frames::with(Machine::Aarch64, Tables { cfi, gaps });
+        let frames = Frames::with_tables(Machine::Aarch64, Tables { cfi, gaps });
         let mut unwinder = Unwinder::new();
         unwinder.add(0x7000..0x8000, 0x7000, &frames);
         // After 128 bytes of siginfo and 176 of the context: the fault's address, x0 to x30, sp and pc.
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn modules_take_each_other_s_place() {
-        let frames = Frames::with(Machine::X86_64, Tables::none(Machine::X86_64));
+        let frames = Frames::with_tables(Machine::X86_64, Tables::empty(Machine::X86_64));
         let mut unwinder = Unwinder::new();
         unwinder.add(0x1000..0x3000, 0, &frames);
         unwinder.add(0x3000..0x4000, 0, &frames);

@@ -245,7 +245,12 @@ fn verdict(comparison: &Comparison) -> ExitCode {
     let Some(guard) = comparison.guard.as_ref().filter(|guard| guard.exceeded) else {
         return ExitCode::SUCCESS;
     };
-    let named: Vec<String> = guard.worst.iter().take(MAX_NAMED).map(worse).collect();
+    let named: Vec<String> = guard
+        .worst
+        .iter()
+        .take(MAX_NAMED)
+        .map(describe_worse)
+        .collect();
     let more = match guard.worst.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(", and {more} more"),
@@ -258,7 +263,7 @@ fn verdict(comparison: &Comparison) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn worse(hit: &GuardHit) -> String {
+fn describe_worse(hit: &GuardHit) -> String {
     format!(
         "{} {} {:+.1} %",
         hit.profile,

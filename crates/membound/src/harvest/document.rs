@@ -329,7 +329,7 @@ fn refusal(error: &std::io::Error) -> String {
 fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
     let total = times::count(&harvested.times);
     let quantile = |share| times::quantile(&harvested.times, share);
-    let within = |bound: f64| times::within(&harvested.times, bound) / total as f64;
+    let within = |bound: f64| times::share_within(&harvested.times, bound) / total as f64;
     YieldDistances {
         p50: quantile(0.5),
         p90: quantile(0.9),

@@ -39,7 +39,7 @@ pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
         Err(Stop(code)) => return Ok(code),
     };
     let tables = tables(args, &prepared);
-    let wanted = different(&tables);
+    let wanted = distinct_settings(&tables);
     if !args.quiet {
         announce(args, &prepared, &wanted);
     }
@@ -87,7 +87,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
         sibling: prepared.sibling,
         alone_p95_ns: prepared.first.p95_ns,
     };
-    let table = |&sweep: &ExploreSweep| match impossible(sweep, prepared) {
+    let table = |&sweep: &ExploreSweep| match why_impossible(sweep, prepared) {
         Some(reason) => {
             let remedy = None;
             (sweep, Err(NotMeasured { reason, remedy }))
@@ -98,7 +98,7 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
 }
 
 /// Why a table cannot be measured with these programs; `None` if it can.
-fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
+fn why_impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
     match sweep {
         ExploreSweep::Distance => prepared.plans.distances_vary().err(),
         ExploreSweep::Overhead => prepared.plans.overheads_vary().err(),
@@ -113,7 +113,7 @@ fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
 }
 
 /// The settings without duplicates, in the order of the tables.
-fn different(tables: &[Table]) -> Vec<Setting> {
+fn distinct_settings(tables: &[Table]) -> Vec<Setting> {
     let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
     let mut wanted: Vec<Setting> = Vec::new();
     for setting in all.flatten() {
@@ -149,12 +149,12 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
             1 => "each once".to_owned(),
             pairs => format!("each {pairs} times"),
         },
-        about(seconds)
+        format_duration(seconds)
     ));
 }
 
 /// A duration in seconds, or in minutes from 90 s on.
-fn about(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     const MINUTE_S: f64 = 60.0;
     if seconds < 1.5 * MINUTE_S {
         format!("{:.0} s", seconds.max(1.0))
@@ -197,7 +197,7 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
         for (index, setting) in order.into_iter().enumerate() {
             let done = pair as usize * wanted.len() + index;
             bar.at(done as f64 / all as f64, &setting.name);
-            let mut run = one(prepared, setting, &usual, &found.baselines[pair as usize]);
+            let mut run = run_setting(prepared, setting, &usual, &found.baselines[pair as usize]);
             if prepared.bench.cancel.load(Ordering::Relaxed)
                 || run.failed.as_deref() == Some(INTERRUPTED)
             {
@@ -216,7 +216,7 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
     found
 }
 
-fn one(
+fn run_setting(
     prepared: &Prepared<'_>,
     setting: &Setting,
     usual: &Loads,
@@ -240,13 +240,13 @@ fn baseline(prepared: &Prepared<'_>) -> Result<Baseline, String> {
         ..
     } = prepared;
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
-    by_themselves(bench, known, plans, needs_unbound).map_err(|unended| match unended {
+    measure_baseline(bench, known, plans, needs_unbound).map_err(|unended| match unended {
         Unended::Interrupted => INTERRUPTED.to_owned(),
         other => format!("a program by itself: {}", other.reason(known.limit)),
     })
 }
 
-fn by_themselves(
+fn measure_baseline(
     bench: &TestBench<'_>,
     known: &AloneRuns,
     plans: &Plans<'_>,
@@ -397,9 +397,9 @@ mod tests {
 
     #[test]
     fn durations_are_shown_in_seconds_or_minutes() {
-        assert_eq!(about(0.2), "1 s");
-        assert_eq!(about(80.0), "80 s");
-        assert_eq!(about(250.0), "4 minutes");
+        assert_eq!(format_duration(0.2), "1 s");
+        assert_eq!(format_duration(80.0), "80 s");
+        assert_eq!(format_duration(250.0), "4 minutes");
     }
 
     #[test]

@@ -288,7 +288,7 @@ impl RequestsWithinLimit {
 pub(super) fn count_within(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
     (
         times::count(&now.times),
-        times::within(&now.times, bound_ns),
+        times::share_within(&now.times, bound_ns),
     )
 }
 

@@ -141,7 +141,7 @@ impl SiblingBinding {
             Use::KeepFree => 0,
         };
         let has = assigned(&had, &lives, &free, most);
-        let rest = self.rest(&free, to);
+        let rest = self.cpus_without_sibling(&free, to);
         for (index, place) in self.places.iter_mut().enumerate() {
             let bound = has[index].map_or_else(|| rest.clone(), |cpu| vec![cpu]);
             place.sibling = has[index];
@@ -166,7 +166,7 @@ impl SiblingBinding {
     }
 
     /// CPUs for the scavengers that have no SMT sibling.
-    fn rest(&self, free: &[CpuId], to: Use) -> Vec<CpuId> {
+    fn cpus_without_sibling(&self, free: &[CpuId], to: Use) -> Vec<CpuId> {
         let left = |cpu: &CpuId| to == Use::Give || !free.contains(cpu);
         let rest: Vec<CpuId> = self.allowed.iter().copied().filter(left).collect();
         if rest.is_empty() {
@@ -357,9 +357,18 @@ mod tests {
     #[test]
     fn the_others_are_kept_off_where_none_is_to_be_used() {
         let binding = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
-        assert_eq!(binding.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
-        assert_eq!(binding.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[1]), Use::Give),
+            cpus(&[0, 1])
+        );
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[1]), Use::KeepFree),
+            cpus(&[0])
+        );
         // Without any other CPU, they run on the siblings all the same.
-        assert_eq!(binding.rest(&cpus(&[0, 1]), Use::KeepFree), cpus(&[0, 1]));
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[0, 1]), Use::KeepFree),
+            cpus(&[0, 1])
+        );
     }
 }

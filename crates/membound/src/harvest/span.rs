@@ -148,8 +148,8 @@ impl SpanControl {
     pub(super) fn decide(&mut self, now: &Harvested) -> Option<SliceLimits> {
         let so_far = SliceCounts {
             timed: times::count(&now.times),
-            kept: times::within(&now.times, self.bound_ns),
-            hidden: times::within(&now.times, self.hidden_ns),
+            kept: times::share_within(&now.times, self.bound_ns),
+            hidden: times::share_within(&now.times, self.hidden_ns),
         };
         let slices = so_far.timed.saturating_sub(self.last.timed);
         if slices < MIN_TIMED_SLICES {

@@ -83,7 +83,7 @@ fn write(
     let named = document
         .profiles
         .iter()
-        .map(named)
+        .map(named_profile)
         .collect::<anyhow::Result<Vec<_>>>()?;
     let comparison = compare(&named, None);
     let to_stdout = json.as_ref().is_some_and(|target| target.is_stdout());
@@ -103,7 +103,7 @@ fn write(
 }
 
 /// A profile in the form that a comparison reads from a file.
-fn named(profile: &MachineProfile) -> anyhow::Result<NamedProfile> {
+fn named_profile(profile: &MachineProfile) -> anyhow::Result<NamedProfile> {
     let view = serde_json::to_value(profile)
         .and_then(serde_json::from_value)
         .context("cannot compare a profile")?;

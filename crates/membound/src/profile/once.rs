@@ -50,7 +50,7 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
         max_overhead: args.max_overhead.unwrap_or(DEFAULT_OVERHEAD),
         machine: machine::profile(args.machine.as_deref())?,
         duration: args.duration,
-        ..usual(args.output.clone())
+        ..default_options(args.output.clone())
     })
 }
 
@@ -106,7 +106,7 @@ pub(super) fn record(
 }
 
 /// Options that all recordings of this build share.
-pub(super) fn usual(run: PathBuf) -> Options {
+pub(super) fn default_options(run: PathBuf) -> Options {
     Options {
         cache: launching::cache(),
         revision: launching::revision(),

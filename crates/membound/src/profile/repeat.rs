@@ -102,13 +102,13 @@ fn combined(runs: &[(String, Profile)]) -> Option<RunSide> {
 }
 
 /// Half the width of the interval of the stalled share.
-fn half(side: &RunSide) -> f64 {
+fn half_width(side: &RunSide) -> f64 {
     let bound = side.memory_bound;
     (bound.high - bound.value).max(bound.value - bound.low)
 }
 
 fn is_narrow(runs: &[(String, Profile)], asked: f64) -> bool {
-    runs.len() >= MIN_RUNS && combined(runs).is_some_and(|side| half(&side) <= asked)
+    runs.len() >= MIN_RUNS && combined(runs).is_some_and(|side| half_width(&side) <= asked)
 }
 
 fn progress(number: u32, runs: &[(String, Profile)]) -> String {
@@ -142,7 +142,7 @@ fn print_combined(args: &ProfileArgs, runs: &[(String, Profile)]) {
     {
         output::complain(&format!(
             "the interval is ±{:.1} pt after {}, not ±{:.1} pt: {}",
-            half(&side) * 100.0,
+            half_width(&side) * 100.0,
             units::plural(runs.len(), "run"),
             asked * 100.0,
             why_wide(&side, asked)

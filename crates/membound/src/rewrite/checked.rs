@@ -221,7 +221,7 @@ fn sites(
         };
         Some(CheckedSite {
             address: site.address,
-            function: names::shown(function),
+            function: names::display_name(function),
             access: kind(site.direction),
             executions,
             samples: site.samples.as_ref().map(samples),

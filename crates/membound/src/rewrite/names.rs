@@ -4,7 +4,7 @@ use membound_rewrite::image::FunctionBounds;
 use membound_symbolize::demangle;
 
 /// A function's name for a person, or its address if it has none.
-pub(super) fn shown(function: &FunctionBounds) -> String {
+pub(super) fn display_name(function: &FunctionBounds) -> String {
     function.name.as_deref().map_or_else(
         || format!("{:#x}", function.range.start),
         |name| demangle(name).into_owned(),

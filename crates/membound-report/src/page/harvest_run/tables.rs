@@ -117,7 +117,7 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                 }
             }
         }
-        (more(all.len()))
+        (omitted_rows(all.len()))
         @if let Some(left) = facts::left_otherwise(run) { p { (left) } }
         @for it in all.iter().filter(reasons).take(MAX_ROWS) {
             p.missing { (facts::scavenger(it, all)) " " (it.state) ": " (it.reason.as_deref().unwrap_or_default()) }
@@ -162,10 +162,10 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
                 }
             }
         }
-        (more(sites.len()))
+        (omitted_rows(sites.len()))
     }
 }
 
-fn more(rows: usize) -> Markup {
+fn omitted_rows(rows: usize) -> Markup {
     html! { @if rows > MAX_ROWS { p.note { (rows - MAX_ROWS) " more in the JSON." } } }
 }
