@@ -42,7 +42,7 @@ pub struct BandwidthConfig {
     pub nodes: Vec<NodePolicy>,
     /// How threads are spread over CPUs.
     pub spread: Spread,
-    /// CPUs that threads are pinned to, in this order, whatever `spread` says; `None` for all
+    /// CPUs that threads are pinned to, in this order, regardless of `spread`; `None` for all
     /// usable ones.
     pub cpus: Option<Vec<CpuId>>,
     /// Width of the vectors; `None` for the widest.
@@ -172,7 +172,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
                 bandwidth.skipped.extend(group.notes);
             }
             Err(_) if session.cancelled() => break,
-            // What was measured before is kept, whatever the error.
+            // What was measured before is kept, regardless of the error.
             Err(error) => {
                 let reason = format!("{page} pages on node {node}: {error}");
                 bandwidth.skipped.push(reason);

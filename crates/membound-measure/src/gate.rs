@@ -1,7 +1,7 @@
 //! Threads that begin together without waiting for a thread that never comes.
 //!
 //! At a barrier, the others would wait for ever if one thread cannot be started or panics before it
-//! arrives. Here every thread has a [`Ticket`], and dropping a ticket, for whatever reason, counts
+//! arrives. Here every thread has a [`Ticket`], and dropping a ticket, for any reason, counts
 //! as arriving and finishing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -58,7 +58,7 @@ pub fn measure(
         let mut arenas = match arenas {
             Ok(arenas) => arenas,
             Err(_) if session.cancelled() => break,
-            // What was measured before is kept, whatever the error.
+            // What was measured before is kept, regardless of the error.
             Err(error) => {
                 latency.skipped.push(format!(
                     "{page} pages on node {node}, copies: {threads}: {error}"

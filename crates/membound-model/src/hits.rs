@@ -100,7 +100,7 @@ fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<Leve
         .iter()
         .filter(|level| level.kind == LevelKind::Cache)
         .count();
-    // Misses of each cache; the last cache's counter is `l3`, whatever its number.
+    // Misses of each cache; the last cache's counter is `l3`, regardless of its number.
     let behind = |cache: usize| match cache {
         _ if cache + 1 == caches => misses.l3.known(),
         0 => misses.l1.known(),

@@ -110,7 +110,7 @@ pub fn virtual_machines(root: &Root) -> Vec<VirtualMachine> {
         .collect()
 }
 
-/// Whether the process holds a virtual machine of KVM, whatever its name.
+/// Whether the process holds a virtual machine of KVM, regardless of its name.
 fn holds_machine(root: &Root, pid: u32) -> bool {
     let dir = format!("proc/{pid}/fd");
     root.names(&dir).iter().any(|fd| {

@@ -131,7 +131,7 @@ fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-/// Formats a name as inline code, whatever characters it contains.
+/// Formats a name as inline code, with any characters in it.
 fn code(name: &str) -> String {
     // In a table, a bar ends the cell even within code, and within code only a longer fence can escape a
     // backtick.

@@ -91,7 +91,7 @@ impl Symbols {
         Self::open_with(path, &DebugPaths::default())
     }
 
-    /// Opens a file. Debug information is searched for in these directories, and beside the file.
+    /// Opens a file. Debug information is searched for in these directories, and next to the file.
     ///
     /// # Errors
     /// When the file cannot be read or is not an ELF file.

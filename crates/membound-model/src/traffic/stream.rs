@@ -67,7 +67,7 @@ impl Order {
     }
 }
 
-/// Most lines between two new ones that count as in order, whatever the stride.
+/// Most lines between two new ones that count as in order, regardless of the stride.
 const MAX_LINES_IN_ORDER: u64 = 2;
 
 /// Reuse time of a touch without an earlier touch of its line.

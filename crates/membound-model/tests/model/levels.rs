@@ -139,7 +139,7 @@ fn origin(shape: MissShape, per_node: f64) -> Hierarchy {
 /// last three steps are 5 % each and at most two octaves apart. Each alone stays below the
 /// least step that counts (10 %); together they are one of 16 %: a far level beyond home and
 /// its corner. Seen through random windows at the document's sizes the far step blurs into
-/// the near one (they overlap over two octaves), so there five are told apart only with
+/// the near one (they overlap over two octaves), so there five are distinguished only with
 /// little noise.
 #[test]
 fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {

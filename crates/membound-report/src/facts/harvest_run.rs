@@ -321,7 +321,7 @@ pub(crate) struct Class {
 /// Headings of the table of [`classes`].
 pub(crate) const CLASS_COLUMNS: [&str; 4] = ["class", "before", "harvested", "by"];
 
-/// Classes of time that scavengers can use beside a primary.
+/// Classes of time that scavengers can use alongside a primary.
 pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     if !has_primary(run) || run.scavengers.is_empty() {
         return Vec::new();

@@ -250,7 +250,7 @@ pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
 
 /// Frame of an allocation's call chain whose line is in the object's name.
 fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
-    // The name begins with the line, with as much of the path as tells it from others.
+    // The name begins with the line, with as much of the path as distinguishes it from others.
     let end = [" (", " from "].iter().filter_map(|mark| name.find(mark));
     let line = &name[..end.min().unwrap_or(name.len())];
     stack.iter().find(|frame| {

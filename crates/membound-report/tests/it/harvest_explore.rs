@@ -235,7 +235,7 @@ fn full() -> HarvestExplore {
     }
 }
 
-/// A server with observed requests, beside endless scavengers.
+/// A server with observed requests, alongside endless scavengers.
 fn server() -> HarvestExplore {
     let with_latency = |mut row: ExploreRow, change: f64| {
         row.p95_ns = around(20_000.0 * (1.0 + change), 0.02);

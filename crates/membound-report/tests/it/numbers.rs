@@ -1,4 +1,4 @@
-//! No drawing and no text contains NaN or infinity, whatever numbers a document contains.
+//! No drawing and no text contains NaN or infinity, with any numbers in a document.
 
 use membound_report::{csv, page, text};
 use membound_types::{

@@ -9,7 +9,7 @@ use object::{Object as _, ObjectSymbol as _};
 
 use crate::build::{Workshop, source};
 
-/// Addresses of the labels of a program, whatever is stripped from it later.
+/// Addresses of the labels of a program, even if it is stripped later.
 fn marks(program: &Path) -> HashMap<String, u64> {
     let bytes = fs::read(program).expect("it was just compiled");
     let file = object::File::parse(bytes.as_slice()).expect("it was just compiled");

@@ -297,7 +297,7 @@ mod tests {
         loads: u64,
     }
 
-    /// Runs programs on so many processors; returns when each ended, in milliseconds, and the results.
+    /// Runs programs on `processors` processors; returns when each ended, in milliseconds, and the results.
     fn run(programs: &[Program], processors: usize) -> (Vec<u64>, InterleavingReport) {
         const STEP_MS: u64 = 10;
         let mut balance = Balance::new(processors);

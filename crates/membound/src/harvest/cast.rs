@@ -24,7 +24,7 @@ const NOT_LEARNED: &str = "another copy of it ended without a plan";
 /// Reason where no plan can be made.
 const UNMEASURED: &str = "it has no plan, and none can be made before `membound measure` has measured \
                           this machine once";
-/// Reason for a scavenger beside a command that has no plan.
+/// Reason for a scavenger alongside a command that has no plan.
 const COMMAND_IS_LEARNED: &str = "the command was profiled in this run";
 /// Reason for a copy that did not wait for the plan.
 const FREE_PROCESSOR: &str = "a processor was free before there was a plan";
@@ -32,7 +32,7 @@ const FREE_PROCESSOR: &str = "a processor was free before there was a plan";
 /// The roles of all scavengers.
 pub(super) struct RoleAssignment {
     maker: Arc<PlanMaker>,
-    /// Whether scavengers run beside a command.
+    /// Whether scavengers run alongside a command.
     beside_command: bool,
     /// The plans that this harvest follows.
     pub(super) followed: Vec<PlanWithOrigin>,
@@ -125,7 +125,7 @@ impl RoleAssignment {
     }
 
     /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
-    /// result. `cpu_times` is its CPU time where that is known. A scavenger beside a command uses only time
+    /// result. `cpu_times` is its CPU time where that is known. A scavenger alongside a command uses only time
     /// that the command leaves, so it is profiled without that check.
     fn learn(
         &mut self,
@@ -209,7 +209,7 @@ impl RoleAssignment {
         })
     }
 
-    /// Takes all scavengers as ordinary processes, beside a command that is itself profiled.
+    /// Takes all scavengers as ordinary processes, alongside a command that is itself profiled.
     pub(super) fn all_ordinary(&mut self) -> Vec<Ordinary> {
         let harvested = std::mem::take(&mut self.harvested).into_iter();
         let waiting = std::mem::take(&mut self.held).into_iter();

@@ -190,7 +190,7 @@ impl Learning {
         matches!(self.state, State::Over)
     }
 
-    /// Makes the plan in a thread beside the programs that run.
+    /// Makes the plan in a thread alongside the programs that run.
     fn plan(&self) -> Receiver<Observation> {
         let (sender, receiver) = mpsc::channel();
         let (

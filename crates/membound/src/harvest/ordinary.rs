@@ -22,7 +22,7 @@ const PLANNING_POLL_INTERVAL_NS: i64 = 2_000_000;
 const MAX_POLL_INTERVAL_NS: i64 = 20_000_000;
 /// Time between two checks whether a process starts others.
 const CHILD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Niceness of a process beside a command: the lowest priority.
+/// Niceness of a process alongside a command: the lowest priority.
 const LOWEST_PRIORITY_NICENESS: i32 = 19;
 
 /// A scavenger without time slices.

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::plan::Files;
 use crate::{documents, output};
 
-/// How long a profiler may take to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was asked to end.
 const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason in the report: a program that starts others has no time slices.

@@ -4,7 +4,7 @@ use membound_types::{HarvestPlan, YieldKind};
 
 /// Minimum share of its time that a scavenger must leave to others for time slices without a bound to pay.
 const MIN_GAIN_SHARE: f64 = 0.1;
-/// Maximum mean time between two miss yields of a scavenger, in nanoseconds, beside a command where no bound
+/// Maximum mean time between two miss yields of a scavenger, in nanoseconds, alongside a command where no bound
 /// was requested: the command waits that long.
 const MAX_INTER_YIELD_NS: f64 = 1000.0;
 

@@ -1,4 +1,4 @@
-//! Which processor time scavengers get beside the command's stalls: SMT siblings of its cores while its
+//! Which processor time scavengers get in addition to the command's stalls: SMT siblings of its cores while its
 //! bounds are kept, or other cores through the kernel's scheduler.
 
 use membound_launch::{Harvested, Remote};
@@ -10,7 +10,7 @@ use super::guard::Limits;
 use super::sibling_binding::{SiblingBinding, Use};
 use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
-/// The source of processor time beside stalls, chosen once for the run.
+/// The source of processor time in addition to stalls, chosen once for the run.
 #[derive(Debug)]
 pub(super) enum Slots {
     /// No other hardware thread is managed, for the reason given.

@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_few_late_slices_do_not_shorten_the_span() {
-        // Two in a hundred are late whatever the span is; among each 250 that are timed up to nine are late.
+        // Two in a hundred are late regardless of the span; among each 250 that are timed up to nine are late.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
@@ -458,7 +458,7 @@ mod tests {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
-        // One in twenty is cold, and lasts longer than the bound whatever the span is.
+        // One in twenty is cold, and lasts longer than the bound regardless of the span.
         for _ in 0..60 {
             let ns = (60.0 + 0.5 * wanted.span_ns) as u64;
             for (from, count) in [(ns, 950), (400, 50)] {

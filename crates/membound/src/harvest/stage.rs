@@ -44,7 +44,7 @@ use crate::{launching, output};
 
 /// How long the command waits for its scavengers to reach their first yield before it begins.
 const FIRST_YIELD_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two polls of the ordinary processes beside a command that is profiled.
+/// Time between two polls of the ordinary processes alongside a command that is profiled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reason in the report: the run ended before a plan of the command was made.
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// Run queues of a harvest without a command, and the ordinary processes that were started beside them.
+/// Run queues of a harvest without a command, and the ordinary processes that were started alongside them.
 pub(super) struct WithoutCommand {
     layout: RunQueueLayout,
     processes: Processes,
@@ -447,7 +447,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs a command that has no plan and profiles it for the next run. Scavengers run as ordinary
-    /// processes; `why` tells the user why they get no time slices in this run.
+    /// processes; `why` is the reason, shown to the user, for giving them no time slices in this run.
     fn profiled_run(
         &self,
         command: Program,

@@ -1,4 +1,4 @@
-//! A machine with several NUMA nodes for the tests, whatever machine they run on.
+//! A machine with several NUMA nodes for the tests, on any host machine.
 //!
 //! QEMU emulates it (TCG, no KVM needed), Debian's cloud kernel runs on it, and an
 //! initramfs made here holds the command under test, the libraries it is linked with, and

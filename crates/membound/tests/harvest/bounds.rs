@@ -4,7 +4,7 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// Runs a program for three seconds beside a scavenger in `mode`, which must not affect it.
+/// Runs a program for three seconds alongside a scavenger in `mode`, which must not affect it.
 #[track_caller]
 fn run_with_scavenger(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("costs.c", "-O2")?, scavenger()?);

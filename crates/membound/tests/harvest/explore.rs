@@ -12,7 +12,7 @@ use membound_types::{
 
 use crate::suite::{Harvest, Left, finish, fixture, machine, measured, scavenger};
 
-/// Runs an exploration of `program` beside a scavenger that ends.
+/// Runs an exploration of `program` alongside a scavenger that ends.
 fn explored(options: &str) -> Option<(Left, HarvestExplore)> {
     let (program, scavenger) = (fixture("state.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "flags")

@@ -155,7 +155,7 @@ fn a_kill_during_planning_is_reported() {
     assert_eq!(left.end, Err(libc::SIGKILL), "{left:#?}");
 }
 
-/// A command that is recorded beside its scavengers, and ends as it does alone, whatever its plan is.
+/// A command that is recorded alongside its scavengers, and ends as it does alone, with any plan.
 #[track_caller]
 fn is_the_same(source: &str, words: &str) {
     let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {

@@ -145,7 +145,7 @@ fn a_script_runs_as_an_ordinary_process() {
     assert_eq!(written.expect("it is there"), "ran\n");
 }
 
-/// A program that cannot be a scavenger, beside one that can: the first runs as an ordinary process, for a
+/// A program that cannot be a scavenger, alongside one that can: the first runs as an ordinary process, for a
 /// reason that contains `part`, and the harvest continues.
 #[track_caller]
 fn is_ordinary_beside_a_scavenger(program: &Path, words: &str, part: &str) {

@@ -7,7 +7,7 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, output_of, scavenger};
 
-/// Runs a program until its scavengers in `mode` have ended, beside one that works.
+/// Runs a program until its scavengers in `mode` have ended, alongside one that works.
 fn outlasted(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("ends.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "outlast")
@@ -126,7 +126,7 @@ fn it_loads_libraries() {
     works("load");
 }
 
-/// A scavenger that computes endlessly and never reaches a yield, beside one that works.
+/// A scavenger that computes endlessly and never reaches a yield, alongside one that works.
 #[track_caller]
 fn never_yields(program: &str, mode: &str, options: &str) {
     let (Some(program), Some(scavenger)) = (fixture(program, "-O2"), scavenger()) else {
@@ -199,7 +199,7 @@ fn small_scavengers_find_memory_while_others_take_all() {
     }
 }
 
-/// A scavenger that is linked differently, beside one that works.
+/// A scavenger that is linked differently, alongside one that works.
 #[track_caller]
 fn is_linked(words: &str) {
     let (Some(program), Some(linked)) = (

@@ -270,7 +270,7 @@ fn a_batch_resumes_after_the_jobs_in_the_log() {
         (batch.read("a"), batch.read("c")),
         ("a\n".to_owned(), "c\n".to_owned())
     );
-    // Without being told to resume, a batch begins anew.
+    // Without --resume, a batch begins anew.
     batch.check("-j 1 --joblog log", 1);
     assert_eq!(batch.log().len(), 3);
     assert_eq!(batch.read("a"), "a\na\n");

@@ -433,7 +433,7 @@ fn is_open(run: &Profiled) {
     assert!(!run.show().contains("hot enough"), "{}", run.show());
 }
 
-/// Go's code is not patched, but its samples can be told apart.
+/// Go's code is not patched, but its samples can be distinguished.
 #[test]
 fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
     let Some(program) = fixture("chase.go", "") else {

@@ -40,7 +40,7 @@ fn wait_for(path: &Path, line: &str) {
     }
 }
 
-/// A patched fixture that runs until it is told to stop.
+/// A patched fixture that runs until it is asked to stop.
 struct Working {
     room: Room,
     child: Child,

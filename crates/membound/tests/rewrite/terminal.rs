@@ -25,7 +25,7 @@ fn terminal() -> (File, OwnedFd) {
         )
     };
     assert_eq!(done, 0, "there are terminals");
-    // SAFETY: the descriptor was just opened and belongs to nobody else.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let ours = unsafe { File::from_raw_fd(ours) };
     // SAFETY: as above.
     let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };

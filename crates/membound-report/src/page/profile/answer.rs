@@ -73,7 +73,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
     }
 }
 
-/// True if `text` begins with `title`, whatever the case.
+/// True if `text` begins with `title`, ignoring case.
 fn begins_with_title(text: &str, title: &str) -> bool {
     text.get(..title.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(title))

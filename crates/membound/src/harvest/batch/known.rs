@@ -290,7 +290,7 @@ mod tests {
         };
         check("x", 0.5, 0.5);
         check("y", 0.7, 0.7);
-        // A plan as a primary tells the stall share, a plan as a scavenger how it can be one.
+        // A plan as a primary has the stall share, a plan as a scavenger its suitability.
         let (plan, stall) = planned(&kept, &own, &words(&["it", "z"]));
         assert!(plan.is_some());
         assert_eq!(stall, Some(0.9));

@@ -2,7 +2,7 @@
 //! first.
 //!
 //! Memory-bound jobs should not all run at the same time: two of them compete for the last-level cache and
-//! for memory bandwidth, while a compute-bound job beside a memory-bound one loses next to nothing. The loss
+//! for memory bandwidth, while a compute-bound job alongside a memory-bound one loses next to nothing. The loss
 //! is modelled ([`SLOWDOWN_PER_PEER`]); the model decides about orders only and enters no reported figure.
 //! Times are in seconds.
 
@@ -19,7 +19,7 @@ pub(super) struct Expected {
     pub(super) stall: Option<f64>,
 }
 
-/// Slowdown of a job that only waits for memory beside one other such job, as a share.
+/// Slowdown of a job that only waits for memory alongside one other such job, as a share.
 const SLOWDOWN_PER_PEER: f64 = 0.5;
 /// Minimum stall share of a memory-bound job.
 const MIN_MEMORY_BOUND_STALL_SHARE: f64 = 0.3;
@@ -137,7 +137,7 @@ impl Lineup {
         self.memory.iter().chain(&self.other).copied()
     }
 
-    /// Removes and returns the job to start next, beside `memory_bound_running` memory-bound jobs.
+    /// Removes and returns the job to start next, alongside `memory_bound_running` memory-bound jobs.
     pub(super) fn next(&mut self, memory_bound_running: usize) -> Option<usize> {
         let (memory, other) = (self.memory.front(), self.other.front());
         let takes_memory = match (memory, other) {

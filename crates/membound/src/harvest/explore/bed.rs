@@ -184,7 +184,7 @@ impl TestBench<'_> {
         run
     }
 
-    /// Runs the primary beside scavengers as processes of their own, started by the command `before`.
+    /// Runs the primary alongside scavengers as processes of their own, started by the command `before`.
     fn run_as_processes(
         &self,
         before: &[&str],

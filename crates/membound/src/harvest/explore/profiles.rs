@@ -20,7 +20,7 @@ use crate::harvest::plan::Files;
 use crate::harvest::programs::Program;
 use crate::output;
 
-/// How long a profiler may take to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was asked to end.
 const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Loads that yield, each as the path of its file and its address.
@@ -203,7 +203,7 @@ impl Plans<'_> {
         Some(made.loads)
     }
 
-    /// Paths of the plans for a run beside [`EndedScavenger`].
+    /// Paths of the plans for a run with [`EndedScavenger`].
     pub(super) fn with_ended_scavenger(
         &self,
         ended_scavenger: &EndedScavenger,
