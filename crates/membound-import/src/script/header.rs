@@ -141,13 +141,13 @@ fn split_at_time(line: &str) -> Result<(u64, &str, &str), &'static str> {
 
 /// The data after the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rest<'a> {
+pub(super) struct RecordTail<'a> {
     pub(super) access: Option<MemoryAccess>,
     pub(super) frame: Option<ScriptFrame<'a>>,
 }
 
 /// Parses the text after the event: a data address, a data source and an instruction.
-pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
+pub(super) fn rest(text: &str) -> Result<RecordTail<'_>, &'static str> {
     /// How perf prints the beginning of a data source in words.
     const IN_WORDS: &str = "|OP ";
     let Some(at) = text.find(IN_WORDS) else {
@@ -179,14 +179,14 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
             break;
         }
     }
-    Ok(Rest {
+    Ok(RecordTail {
         access: Some(access),
         frame,
     })
 }
 
 /// Parses an instruction that may have a data address before it.
-fn plain_rest(text: &str) -> Rest<'_> {
+fn plain_rest(text: &str) -> RecordTail<'_> {
     let mut behind = text;
     let first = word(&mut behind).and_then(hexadecimal);
     let mut look = behind;
@@ -194,7 +194,7 @@ fn plain_rest(text: &str) -> Rest<'_> {
     let follows = look.trim_start();
     let has_address = second.and_then(hexadecimal).is_some() && !follows.is_empty();
     let has_address = has_address && !follows.starts_with('(');
-    Rest {
+    RecordTail {
         access: None,
         frame: match (first, has_address) {
             (Some(_), true) => frame(behind.trim()),

@@ -24,16 +24,16 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let patched = check.processes.iter().filter(|it| it.patched).count();
     // If patches were missing for part of a program's run, its counts cover only part of its executions.
     let counted = if check.missed.is_empty() {
-        Counted::All
+        CountedExecutions::All
     } else {
-        Counted::Part
+        CountedExecutions::Part
     };
     let remark = format!(
         "{patched} of {} patched{}",
         units::plural(programs, "program"),
         match counted {
-            Counted::All => "",
-            Counted::Part => ", part of the time only: see below",
+            CountedExecutions::All => "",
+            CountedExecutions::Part => ", part of the time only: see below",
         }
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
@@ -70,12 +70,12 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
 
 /// Part of the executions that was counted.
 #[derive(Clone, Copy)]
-enum Counted {
+enum CountedExecutions {
     All,
     Part,
 }
 
-fn modules(out: &mut Out, modules: &[CheckedModule], counted: Counted) {
+fn modules(out: &mut Out, modules: &[CheckedModule], counted: CountedExecutions) {
     let mut table = Table::new()
         .words("module")
         .column("loads", Align::Right, 2)
@@ -90,7 +90,9 @@ fn modules(out: &mut Out, modules: &[CheckedModule], counted: Counted) {
             units::count(module.counts.stores),
             share(&module.counts),
             match (module.executions.known(), counted) {
-                (Some(executions), Counted::Part) => format!("≥ {}", units::count(*executions)),
+                (Some(executions), CountedExecutions::Part) => {
+                    format!("≥ {}", units::count(*executions))
+                }
                 (executions, _) => figure(executions.copied()),
             },
         ]);

@@ -27,7 +27,7 @@ pub(super) enum File {
     /// The opened file; index in its `units`.
     Own(u32),
     /// The split part of the unit with this index.
-    Half(u32),
+    SplitUnit(u32),
     /// The shared file; index in `shared`.
     Shared(u32),
 }

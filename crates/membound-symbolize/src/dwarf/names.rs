@@ -38,7 +38,7 @@ impl Debug {
     pub(super) fn name(&mut self, unit: usize, entry: UnitOffset) -> Option<Name> {
         let index = u32::try_from(unit).ok()?;
         let file = match self.units.get(unit)?.half() {
-            Some(_) => File::Half(index),
+            Some(_) => File::SplitUnit(index),
             None => File::Own(index),
         };
         if let Some(known) = self.names.get(&(file, entry.0)) {
@@ -105,7 +105,7 @@ impl Debug {
     fn sections(&self, file: File) -> Option<(&Dwarf<R>, &gimli::Unit<R>)> {
         match file {
             File::Own(unit) => Some((&self.dwarf, self.units.get(unit as usize)?.unit())),
-            File::Half(unit) => {
+            File::SplitUnit(unit) => {
                 let half = self.units.get(unit as usize)?.half()?;
                 Some((half.dwarf(), half.unit()))
             }
@@ -125,7 +125,7 @@ impl Debug {
                 (File::Shared(u32::try_from(unit).ok()?), offset)
             }
             // A split file has one unit.
-            (File::Half(_), Reference::SameFile(_)) => return None,
+            (File::SplitUnit(_), Reference::SameFile(_)) => return None,
         };
         let (_, unit) = self.sections(file)?;
         Some((file, offset.to_unit_offset(&unit.header)?))

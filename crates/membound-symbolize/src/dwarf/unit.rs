@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::function::{Call, CallSite, Function, Functions};
 use super::lines::{FileLine, Lines};
 use super::sections::R;
-use super::split::{Half, Split};
+use super::split::{Split, SplitUnit};
 
 #[derive(Debug)]
 pub(super) struct Unit {
@@ -25,7 +25,7 @@ pub(super) struct Unit {
 #[derive(Debug)]
 struct Loaded {
     /// The split part with the functions, if they are in another file.
-    half: Option<Half>,
+    half: Option<SplitUnit>,
     functions: Functions,
 }
 
@@ -71,7 +71,7 @@ impl Unit {
     }
 
     /// Its split part with the functions, if it has one and that was loaded.
-    pub(super) fn half(&self) -> Option<&Half> {
+    pub(super) fn half(&self) -> Option<&SplitUnit> {
         self.loaded.as_ref()?.as_ref().ok()?.half.as_ref()
     }
 

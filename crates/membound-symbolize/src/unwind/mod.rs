@@ -57,7 +57,7 @@ pub struct Chain {
 pub struct Unwinder {
     /// Sorted by first address, without overlaps.
     modules: Vec<Mapped>,
-    kept: Kept,
+    kept: RuleCache,
     context: Option<Box<UnwindContext<usize>>>,
 }
 
@@ -226,13 +226,13 @@ impl Unwinder {
 
 /// Cache of rules by address, direct-mapped.
 #[derive(Debug, Default)]
-struct Kept {
+struct RuleCache {
     slots: Vec<Option<(u64, Rule)>>,
     /// Entries displaced by others since the last growth.
     displaced: usize,
 }
 
-impl Kept {
+impl RuleCache {
     fn slot(&self, place: u64) -> usize {
         // The multiplication spreads addresses that differ by multiples of a page.
         let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

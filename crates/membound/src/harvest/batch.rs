@@ -36,14 +36,14 @@ use signal_hook::iterator::Signals;
 use args::{AtOnce, BatchArgs, Shown};
 use engine::{Batch, Engine};
 use halt::Halt;
-use joblog::{Again, JobLog};
+use joblog::{JobLog, ResumedJobs};
 use lineup::{Expected, Lineup};
 use listing::Listed;
 use outputs::{Outputs, PrintOrder};
 use pace::{Line, Pace};
 use queue::Queue;
 use record::Keeper;
-use result::Given;
+use result::BatchScope;
 
 use crate::job;
 use crate::output::{self, Target, Usage};
@@ -79,7 +79,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Everything that is needed to run the batch; `None` if no job is to be run.
-fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Target>)>> {
+fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option<Target>)>> {
     let text = read(&args.list)?;
     let mut listed = listing::parse(&text, &listing::find)
         .map_err(anyhow::Error::msg)
@@ -132,7 +132,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         log.begin()
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let given = Given {
+    let given = BatchScope {
         listed: given,
         skipped: given - listed.len(),
         slots,
@@ -187,10 +187,10 @@ fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Which jobs of the log are run again, if the batch resumes one.
-fn resumed_jobs(args: &BatchArgs) -> Option<Again> {
+fn resumed_jobs(args: &BatchArgs) -> Option<ResumedJobs> {
     match (args.resume, args.resume_failed) {
-        (_, true) => Some(Again::Failed),
-        (true, false) => Some(Again::Unended),
+        (_, true) => Some(ResumedJobs::Failed),
+        (true, false) => Some(ResumedJobs::Unended),
         (false, false) => None,
     }
 }

@@ -22,9 +22,9 @@ use membound_types::{
 
 use args::ExploreArgs;
 use bed::{AloneRuns, Baseline, TestBench};
-use children::{ENDED_BY_USER, INTERRUPTED, Unended};
+use children::{ENDED_BY_USER, EndFailure, INTERRUPTED};
 use prepare::{Prepared, Stop};
-use profiles::{Loads, Plans};
+use profiles::{Plans, YieldingLoads};
 use settings::{Setting, SweepInputs};
 
 use crate::output::{self, Target};
@@ -219,7 +219,7 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
 fn run_setting(
     prepared: &Prepared<'_>,
     setting: &Setting,
-    usual: &Loads,
+    usual: &YieldingLoads,
     baseline: &Baseline,
 ) -> ExploreRun {
     let Prepared {
@@ -241,7 +241,7 @@ fn baseline(prepared: &Prepared<'_>) -> Result<Baseline, String> {
     } = prepared;
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
     measure_baseline(bench, known, plans, needs_unbound).map_err(|unended| match unended {
-        Unended::Interrupted => INTERRUPTED.to_owned(),
+        EndFailure::Interrupted => INTERRUPTED.to_owned(),
         other => format!("a program by itself: {}", other.reason(known.limit)),
     })
 }
@@ -251,7 +251,7 @@ fn measure_baseline(
     known: &AloneRuns,
     plans: &Plans<'_>,
     needs_unbound: bool,
-) -> Result<Baseline, Unended> {
+) -> Result<Baseline, EndFailure> {
     let alone = |cpu| bench.run_alone(&bench.primary, cpu, known.limit);
     let (_, primary_s) = alone(Some(bench.cpu))?;
     let mut each = Vec::new();

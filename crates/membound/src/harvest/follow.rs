@@ -15,7 +15,7 @@ use membound_types::{HarvestSlots, SlowdownGuard};
 use super::balance::{Balance, InterleavingReport, ProgressSample};
 use super::guard::{Guard, Limits};
 use super::in_place::{Adopted, InPlace, Outcome};
-use super::off::{Listening, Off, Switch};
+use super::off::{HarvestSwitch, Listening, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
 use super::slowdown::Spans;
@@ -87,7 +87,7 @@ impl Follower {
         mut span: Option<SpanControl>,
         mut slots: Slots,
         mut others: OtherProcesses,
-        (switch, mut off): (Switch, Off),
+        (switch, mut off): (Switch, HarvestSwitch),
         (start, mut in_place): (Instant, Option<InPlace>),
     ) -> Self {
         let (sender, receiver) = mpsc::channel();

@@ -59,14 +59,14 @@ impl Listening {
 
 /// What switching off does to this harvest.
 #[derive(Debug)]
-pub(super) struct Off {
+pub(super) struct HarvestSwitch {
     yields: Vec<YieldPlace>,
     scavengers: usize,
     place: ScavengerPlacement,
     started: Instant,
 }
 
-impl Off {
+impl HarvestSwitch {
     pub(super) fn new(args: &RunArgs, yields: &[PlannedYield], scavengers: usize) -> Self {
         Self {
             yields: yields.iter().map(|planned| planned.place.clone()).collect(),

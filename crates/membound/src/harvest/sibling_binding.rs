@@ -23,7 +23,7 @@ const ELAPSED_PER_POLL_TIME: u32 = 50;
 
 /// Whether scavengers may use the SMT siblings of the command's hardware threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum SiblingUse {
     Give,
     KeepFree,
 }
@@ -43,13 +43,13 @@ pub(super) struct SiblingBinding {
     places: Vec<CpuBinding>,
     looked: Option<Instant>,
     /// The use and the time for which threads are polled again.
-    due: Option<(Use, Instant)>,
-    given: Given,
+    due: Option<(SiblingUse, Instant)>,
+    given: SiblingTime,
 }
 
 /// SMT sibling time that scavengers were given so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Given {
+pub(super) struct SiblingTime {
     /// Wall time in which at least one scavenger had an SMT sibling, in seconds.
     pub(super) wall_s: f64,
     /// CPU time that scavengers used there, in seconds.
@@ -90,7 +90,7 @@ impl SiblingBinding {
             places: Vec::new(),
             looked: None,
             due: None,
-            given: Given::default(),
+            given: SiblingTime::default(),
         }
     }
 
@@ -100,7 +100,7 @@ impl SiblingBinding {
     }
 
     /// The SMT sibling time given so far.
-    pub(super) const fn given(&self) -> &Given {
+    pub(super) const fn given(&self) -> &SiblingTime {
         &self.given
     }
 
@@ -112,7 +112,7 @@ impl SiblingBinding {
         pid: u32,
         harvested: &Harvested,
         own_s: &[f64],
-        to: Use,
+        to: SiblingUse,
     ) {
         self.places
             .resize(harvested.scavengers.len(), CpuBinding::default());
@@ -137,8 +137,8 @@ impl SiblingBinding {
         let lives: Vec<bool> = lives.collect();
         let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.sibling).collect();
         let most = match to {
-            Use::Give => self.most,
-            Use::KeepFree => 0,
+            SiblingUse::Give => self.most,
+            SiblingUse::KeepFree => 0,
         };
         let has = assigned(&had, &lives, &free, most);
         let rest = self.cpus_without_sibling(&free, to);
@@ -166,8 +166,8 @@ impl SiblingBinding {
     }
 
     /// CPUs for the scavengers that have no SMT sibling.
-    fn cpus_without_sibling(&self, free: &[CpuId], to: Use) -> Vec<CpuId> {
-        let left = |cpu: &CpuId| to == Use::Give || !free.contains(cpu);
+    fn cpus_without_sibling(&self, free: &[CpuId], to: SiblingUse) -> Vec<CpuId> {
+        let left = |cpu: &CpuId| to == SiblingUse::Give || !free.contains(cpu);
         let rest: Vec<CpuId> = self.allowed.iter().copied().filter(left).collect();
         if rest.is_empty() {
             self.allowed.clone()
@@ -358,16 +358,16 @@ mod tests {
     fn the_others_are_kept_off_where_none_is_to_be_used() {
         let binding = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
         assert_eq!(
-            binding.cpus_without_sibling(&cpus(&[1]), Use::Give),
+            binding.cpus_without_sibling(&cpus(&[1]), SiblingUse::Give),
             cpus(&[0, 1])
         );
         assert_eq!(
-            binding.cpus_without_sibling(&cpus(&[1]), Use::KeepFree),
+            binding.cpus_without_sibling(&cpus(&[1]), SiblingUse::KeepFree),
             cpus(&[0])
         );
         // Without any other CPU, they run on the siblings all the same.
         assert_eq!(
-            binding.cpus_without_sibling(&cpus(&[0, 1]), Use::KeepFree),
+            binding.cpus_without_sibling(&cpus(&[0, 1]), SiblingUse::KeepFree),
             cpus(&[0, 1])
         );
     }

@@ -7,7 +7,7 @@ use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 
 use super::args::RunArgs;
 use super::guard::Limits;
-use super::sibling_binding::{SiblingBinding, Use};
+use super::sibling_binding::{SiblingBinding, SiblingUse};
 use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
 /// The source of processor time in addition to stalls, chosen once for the run.
@@ -77,9 +77,9 @@ impl Slots {
     pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
         let (binding, to) = match self {
             Self::Stalls(_) => return,
-            Self::Kernel(binding, _) => (binding, Use::KeepFree),
-            Self::Smt(binding, control) if control.is_on() => (binding, Use::Give),
-            Self::Smt(binding, _) => (binding, Use::KeepFree),
+            Self::Kernel(binding, _) => (binding, SiblingUse::KeepFree),
+            Self::Smt(binding, control) if control.is_on() => (binding, SiblingUse::Give),
+            Self::Smt(binding, _) => (binding, SiblingUse::KeepFree),
         };
         binding.poll(remote, pid, harvested, own_s, to);
     }

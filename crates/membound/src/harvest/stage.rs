@@ -30,7 +30,7 @@ use super::follow::{Follower, Observed, OtherProcesses};
 use super::guard;
 use super::in_place::{Adopted, InPlace};
 use super::learning::{self, Learning, Observation, ObservationTask, file_bytes};
-use super::off::{Off, Switch};
+use super::off::{HarvestSwitch, Switch};
 use super::ordinary::Processes;
 use super::plans::{PlanMaker, PlanWithOrigin};
 use super::programs::{Program, texts};
@@ -275,7 +275,7 @@ impl<'a> Stage<'a> {
             ),
             (
                 switch,
-                Off::new(args, &choices.yields, assignment.harvested.len()),
+                HarvestSwitch::new(args, &choices.yields, assignment.harvested.len()),
             ),
             (self.start, in_place.map(|it| it.follow(running.cut_off()))),
         );

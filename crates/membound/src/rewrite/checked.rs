@@ -12,7 +12,7 @@ use membound_types::{
 };
 
 use super::args::CheckArgs;
-use super::names::{self, Wanted};
+use super::names::{self, FunctionPattern};
 use super::settings;
 use crate::job::End;
 
@@ -23,10 +23,10 @@ pub(super) fn document(
     end: End,
     elapsed_s: f64,
 ) -> RewriteCheck {
-    let wanted: Vec<Wanted> = args
+    let wanted: Vec<FunctionPattern> = args
         .function
         .iter()
-        .map(|text| Wanted::parse(text))
+        .map(|text| FunctionPattern::parse(text))
         .collect();
     let mut modules: Vec<CheckedModule> = report
         .modules
@@ -77,7 +77,7 @@ pub(super) fn document(
     }
 }
 
-fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> CheckedModule {
+fn checked(module: &ModuleReport, wanted: &[FunctionPattern], body: PatchBody) -> CheckedModule {
     let path = module.path.display().to_string();
     let not_counted = || Outcome::missing(format!("--body {body} does not count"));
     match &module.outcome {
@@ -194,7 +194,7 @@ pub(super) const fn kind(direction: Direction) -> AccessKind {
 
 fn sites(
     patched: &Patched,
-    wanted: &[Wanted],
+    wanted: &[FunctionPattern],
     not_counted: &dyn Fn() -> Outcome<u64>,
 ) -> Vec<CheckedSite> {
     if wanted.is_empty() {

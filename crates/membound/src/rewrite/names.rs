@@ -13,14 +13,14 @@ pub(super) fn display_name(function: &FunctionBounds) -> String {
 
 /// A function that the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum FunctionPattern {
     /// The function that holds this address.
     Address(u64),
     /// Functions of this name.
     Name(String),
 }
 
-impl Wanted {
+impl FunctionPattern {
     /// Parses an address if the text looks like one, else a name.
     pub(super) fn parse(text: &str) -> Self {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
@@ -126,14 +126,20 @@ mod tests {
         let range = 0x1000..0x1040;
         let cpp = Some("_ZN3foo3barEi");
         for wanted in ["_ZN3foo3barEi", "foo::bar(int)", "foo::bar", "0x1003"] {
-            assert!(Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+            assert!(
+                FunctionPattern::parse(wanted).means(&range, cpp),
+                "{wanted}"
+            );
         }
         for wanted in ["bar", "foo", "0x1040", "foo::bar(long)"] {
-            assert!(!Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+            assert!(
+                !FunctionPattern::parse(wanted).means(&range, cpp),
+                "{wanted}"
+            );
         }
         let rust = Some("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE");
-        assert!(Wanted::parse("core::fmt::Write::write_fmt").means(&range, rust));
-        assert!(!Wanted::parse("main").means(&range, None));
+        assert!(FunctionPattern::parse("core::fmt::Write::write_fmt").means(&range, rust));
+        assert!(!FunctionPattern::parse("main").means(&range, None));
     }
 
     #[test]

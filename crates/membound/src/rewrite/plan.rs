@@ -16,7 +16,7 @@ use membound_types::{
 };
 
 use super::args::PlanArgs;
-use super::names::{self, Wanted};
+use super::names::{self, FunctionPattern};
 use super::{checked, settings};
 use crate::launching;
 use crate::output::{self, Target, Usage};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let path = &args.binary;
     let bytes = read(path)?;
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
-    let wanted = args.function.as_deref().map(Wanted::parse);
+    let wanted = args.function.as_deref().map(FunctionPattern::parse);
     let means = |function: &FunctionBounds| {
         wanted
             .as_ref()
@@ -81,7 +81,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// Error for an unknown function, with similar names if there are any.
 fn unknown_function(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
     let path = path.display();
-    if let Wanted::Address(address) = Wanted::parse(wanted) {
+    if let FunctionPattern::Address(address) = FunctionPattern::parse(wanted) {
         return format!("{path} has no function at {address:#x}");
     }
     let names = functions.iter().filter_map(|it| it.name.as_deref());

@@ -19,15 +19,15 @@ const SETTINGS: usize = 2;
 
 /// Counts of the program for one half of the triad's arrays.
 #[derive(Clone, Copy, Debug)]
-struct Half {
+struct HalfCounts {
     node0: f64,
     node1: f64,
     iterations: f64,
 }
 
 /// The two halves that the program printed.
-fn halves(output: &Output) -> [Half; 2] {
-    let line = |which: usize| -> Half {
+fn halves(output: &Output) -> [HalfCounts; 2] {
+    let line = |which: usize| -> HalfCounts {
         let prefix = format!("half {which} ");
         let line = output
             .stdout
@@ -41,7 +41,7 @@ fn halves(output: &Output) -> [Half; 2] {
                 .parse()
                 .expect("it is a number")
         };
-        Half {
+        HalfCounts {
             node0: number("node0"),
             node1: number("node1"),
             iterations: number("iterations"),

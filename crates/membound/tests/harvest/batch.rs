@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::plan;
-use crate::suite::{Left, finish, machine, output_of, scavenger};
+use crate::suite::{ProgramResult, finish, machine, output_of, scavenger};
 
 /// A batch whose jobs have a plan in the cache.
 struct Batch {
@@ -42,7 +42,7 @@ impl Batch {
         self.room.path().join(name)
     }
 
-    fn run(&self, options: &str) -> (Left, HarvestBatch) {
+    fn run(&self, options: &str) -> (ProgramResult, HarvestBatch) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
         command.args(["harvest", "batch", "list", "--json", "batch.json"]);
         command.arg("--machine").arg(machine());

@@ -10,10 +10,10 @@ use membound_types::{
     ExploreFigure, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore,
 };
 
-use crate::suite::{Harvest, Left, finish, fixture, machine, measured, scavenger};
+use crate::suite::{Harvest, ProgramResult, finish, fixture, machine, measured, scavenger};
 
 /// Runs an exploration of `program` alongside a scavenger that ends.
-fn explored(options: &str) -> Option<(Left, HarvestExplore)> {
+fn explored(options: &str) -> Option<(ProgramResult, HarvestExplore)> {
     let (program, scavenger) = (fixture("state.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "flags")
         .with(&scavenger, "work")
@@ -241,7 +241,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
         .args(["harvest", "explore", "--machine"])
         .arg(machine());
     command.args(words).args(["--", "sh", "-c", "echo ran"]);
-    let Left {
+    let ProgramResult {
         stderr,
         stdout,
         end,

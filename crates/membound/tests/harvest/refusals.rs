@@ -6,7 +6,7 @@ use std::path::Path;
 use membound_testkit::Compiler;
 use membound_types::{HarvestRun, ScavengerState};
 
-use crate::suite::{Harvest, Left, finish, fixture, fixture_of, output_of, scavenger};
+use crate::suite::{Harvest, ProgramResult, finish, fixture, fixture_of, output_of, scavenger};
 
 #[test]
 fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
@@ -40,7 +40,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_membound"));
     command.args(["harvest", "run"]).args(words);
-    let Left { stderr, end, .. } = finish(&mut command, room.path());
+    let ProgramResult { stderr, end, .. } = finish(&mut command, room.path());
     assert_eq!(end, Ok(code), "{words:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
     assert!(stderr.contains(part), "{words:?}: {stderr}");
@@ -78,7 +78,7 @@ fn a_directory_for_output_cannot_be_made() {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
     command.args(["--output", "/proc/such", "--"]).arg(&program);
-    let Left {
+    let ProgramResult {
         stderr,
         end,
         stdout,
@@ -89,7 +89,7 @@ fn a_directory_for_output_cannot_be_made() {
 }
 
 /// `membound harvest run --finish` of a program with a file of this text as its scavenger.
-fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<HarvestRun>) {
+fn with_script(program: &Path, room: &Path, text: &str) -> (ProgramResult, Option<HarvestRun>) {
     let script = room.join("script");
     std::fs::write(&script, text).expect("the directory is ours");
     let mode = std::fs::Permissions::from_mode(0o755);

@@ -2,7 +2,7 @@
 
 use membound_types::{HarvestRun, Latencies, LatencySource, PrimaryLatency};
 
-use crate::suite::{Harvest, Harvested, Left, finish, fixture, scavenger};
+use crate::suite::{Harvest, Harvested, ProgramResult, finish, fixture, scavenger};
 
 /// Minimum duration of slow requests, one in ten, in nanoseconds; lower than the nominal one because of the
 /// error of clock calibration.
@@ -174,7 +174,7 @@ fn refused(options: &str, code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
     command.arg("--").arg(&program);
-    let Left {
+    let ProgramResult {
         stdout,
         stderr,
         end,
@@ -208,7 +208,7 @@ fn requests_of_no_primary_are_refused() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_membound"));
     command.args(["harvest", "run", "--no-primary", "--requests", "sockets"]);
     command.arg("--scavenger").arg(scavenger);
-    let Left { stderr, end, .. } = finish(&mut command, room.path());
+    let ProgramResult { stderr, end, .. } = finish(&mut command, room.path());
     assert_eq!(end, Ok(2), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::build::{Compiler, build, is_there};
 use crate::case::Case;
-use crate::run::{Ending, Room, check, clean, finish, wait};
+use crate::run::{Ending, RunDirectory, check, clean, finish, wait};
 
 /// The functions of `chain.c` from the innermost out, as they stand on its stack.
 const CHAIN: [&str; 6] = ["level6", "level5", "level4", "level3", "level2", "level1"];
@@ -41,17 +41,17 @@ fn wait_for(path: &Path, line: &str) {
 }
 
 /// A patched fixture that runs until it is asked to stop.
-struct Working {
-    room: Room,
+struct RunningFixture {
+    room: RunDirectory,
     child: Child,
     pid: u32,
 }
 
-impl Working {
+impl RunningFixture {
     /// Starts the program built from `source`; prints why and returns `None` if it cannot be built.
     fn start(source: &str, words: &[&str]) -> Option<Self> {
         let built = build(Compiler::Gcc, source, "-O2")?;
-        let room = Room::new();
+        let room = RunDirectory::new();
         // A copy, by whose path the process is found.
         let program: PathBuf = room.path().join("program");
         std::fs::copy(built, &program).expect("the directory is ours");
@@ -73,7 +73,7 @@ impl Working {
     }
 
     /// Lets it end, and checks that it ended as it would have alone.
-    fn stop(mut self) -> Room {
+    fn stop(mut self) -> RunDirectory {
         std::fs::remove_file(self.room.path().join("stop")).expect("the directory is ours");
         assert_eq!(Ending::from(wait(&mut self.child)), Ending::Exited(0));
         let out = std::fs::read_to_string(self.room.path().join("stdout")).expect("it can be read");
@@ -109,7 +109,7 @@ fn gdb_attaches_shows_the_stack_and_leaves() {
         membound_testkit::skipped("no gdb");
         return;
     }
-    let Some(working) = Working::start("waits.c", &["--body", "count"]) else {
+    let Some(working) = RunningFixture::start("waits.c", &["--body", "count"]) else {
         return;
     };
     for _ in 0..5 {
@@ -149,7 +149,7 @@ fn gdb_sees_the_original_stack(body: &str) {
     if !gdb_runs_scripts() {
         return;
     }
-    let Some(working) = Working::start("chain.c", &["--body", body]) else {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", body]) else {
         return;
     };
     let script = working.room.path().join("membound.py");
@@ -293,7 +293,7 @@ impl Drop for PerfMap {
 
 #[test]
 fn perf_maps_name_the_trampolines() {
-    let Some(working) = Working::start("chain.c", &["--body", "count", "--perf-map"]) else {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", "count", "--perf-map"]) else {
         return;
     };
     let map = PerfMap::of(working.pid);
@@ -336,7 +336,7 @@ fn names_for_perf_do_not_follow_links() {
     let Some(program) = build(Compiler::Gcc, "chain.c", "-O2") else {
         return;
     };
-    let room = Room::new();
+    let room = RunDirectory::new();
     let precious = room.path().join("precious");
     std::fs::write(&precious, "precious").expect("the directory is ours");
     // The shell prints its process ID, which the patched program keeps.
@@ -374,7 +374,7 @@ fn names_for_perf_do_not_follow_links() {
 
 #[test]
 fn perf_resolves_samples_in_trampolines() {
-    let Some(working) = Working::start("chain.c", &["--body", "count", "--perf-map"]) else {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", "count", "--perf-map"]) else {
         return;
     };
     let map = PerfMap::of(working.pid);

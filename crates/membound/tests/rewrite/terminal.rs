@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::build::{Compiler, build};
-use crate::run::{Room, clean};
+use crate::run::{RunDirectory, clean};
 
 /// A pseudoterminal: the controlling side, and the side of the shell.
 fn terminal() -> (File, OwnedFd) {
@@ -46,7 +46,7 @@ struct Shell {
 }
 
 impl Shell {
-    fn start(room: &Room) -> Self {
+    fn start(room: &RunDirectory) -> Self {
         let (ours, theirs) = terminal();
         let mut command = Command::new("/bin/bash");
         clean(&mut command, room);
@@ -129,7 +129,7 @@ fn a_job_is_stopped_continued_and_interrupted() {
     let Some(program) = build(Compiler::Gcc, "waits.c", "-O2") else {
         return;
     };
-    let room = Room::new();
+    let room = RunDirectory::new();
     let membound = env!("CARGO_BIN_EXE_membound");
     let stop = room.path().join("stop");
     for prefix in [String::new(), format!("{membound} rewrite check -- ")] {

@@ -23,7 +23,7 @@ use super::processes;
 use super::queue::{Next, Queue, RunningCounts};
 use super::record::Keeper;
 use super::scavengers::Harvest;
-use super::sets::{self, Candidate, Choice, Chosen};
+use super::sets::{self, Candidate, Choice, JobSet};
 use crate::output;
 
 /// Time between SIGTERM and SIGKILL when jobs are ended.
@@ -84,7 +84,7 @@ enum What {
 }
 
 struct Set {
-    chosen: Chosen,
+    chosen: JobSet,
     harvest: Harvest,
     cpu: CpuId,
 }

@@ -45,7 +45,7 @@ pub(super) struct Plan {
 
 /// A plan in the cache.
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedPlan {
     path: PathBuf,
     head: Head,
 }
@@ -159,18 +159,22 @@ fn binary(path: &Path) -> Binary {
 
 /// The plan with which a program can be a scavenger, preferably one made with the same arguments, and the
 /// share of its time that it waits for memory, from any plan of it.
-fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>, Option<f64>) {
-    let is_of_it = |plan: &&Kept| {
+fn planned(
+    plans: &[CachedPlan],
+    binary: &Binary,
+    words: &[OsString],
+) -> (Option<Plan>, Option<f64>) {
+    let is_of_it = |plan: &&CachedPlan| {
         let is_it = |module: &HarvestModule| {
             module.path == binary.path && module.identity == binary.identity
         };
         plan.head.modules.iter().any(is_it)
     };
-    let has_other_arguments = |plan: &&Kept| {
+    let has_other_arguments = |plan: &&CachedPlan| {
         let made = plan.head.command.iter().skip(1).map(OsStr::new);
         !made.eq(words.iter().skip(1).map(OsString::as_os_str))
     };
-    let mut of_it: Vec<&Kept> = plans.iter().filter(is_of_it).collect();
+    let mut of_it: Vec<&CachedPlan> = plans.iter().filter(is_of_it).collect();
     of_it.sort_by_key(has_other_arguments);
     let stall = of_it.first().map(|plan| plan.head.totals.stall_fraction);
     let scavenger_plan = of_it
@@ -187,14 +191,14 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
 }
 
 /// Reads the plans in the cache.
-fn cached_plans() -> Vec<Kept> {
+fn cached_plans() -> Vec<CachedPlan> {
     let Ok(directories) = etcetera::choose_base_strategy() else {
         return Vec::new();
     };
     plans_in(&directories.cache_dir().join("membound/harvest"))
 }
 
-fn plans_in(directory: &Path) -> Vec<Kept> {
+fn plans_in(directory: &Path) -> Vec<CachedPlan> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .filter_map(|entry| {
@@ -212,7 +216,7 @@ fn plans_in(directory: &Path) -> Vec<Kept> {
         };
         room_bytes = left_bytes;
         if let Ok(Ok(head)) = documents::read::<Head>(&path, Kind::HarvestPlan, "plan") {
-            plans.push(Kept { path, head });
+            plans.push(CachedPlan { path, head });
         }
     }
     plans

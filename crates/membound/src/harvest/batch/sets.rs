@@ -20,7 +20,7 @@ pub(super) struct Candidate<'a> {
 
 /// Jobs to run together.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chosen {
+pub(super) struct JobSet {
     /// Their indices.
     pub(super) jobs: Vec<usize>,
     /// Key of the set in the record.
@@ -35,7 +35,7 @@ pub(super) enum Choice {
     None,
     /// No set now: these jobs could be tried together, but only one chance in [`CHANCES_PER_TRIAL`] is used.
     NotYet(Vec<usize>),
-    Set(Chosen),
+    Set(JobSet),
 }
 
 /// Maximum number of jobs in a harvest.
@@ -66,7 +66,7 @@ pub(super) fn choose(
     if harvest == BatchHarvest::Off || most < 2 || gaining.len() < 2 {
         return Choice::None;
     }
-    let mut sets: Vec<(Chosen, f64)> = Vec::new();
+    let mut sets: Vec<(JobSet, f64)> = Vec::new();
     let mut may_be_tried = None;
     for members in groups(&gaining, most) {
         let key = key(&members);
@@ -88,7 +88,7 @@ pub(super) fn choose(
         if why == BatchSetReason::Trial {
             may_be_tried.get_or_insert_with(|| jobs.clone());
         }
-        sets.push((Chosen { jobs, key, why }, gain));
+        sets.push((JobSet { jobs, key, why }, gain));
     }
     let allows_trial = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
     sets.retain(|(set, gain)| match set.why {

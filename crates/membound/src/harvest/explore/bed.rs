@@ -11,8 +11,8 @@ use membound_types::{
     ScavengerState,
 };
 
-use super::children::{self, Running, Unended};
-use super::profiles::{EndedScavenger, Limited, Loads, Plans, loads};
+use super::children::{self, EndFailure, Running};
+use super::profiles::{EndedScavenger, Limited, Plans, YieldingLoads, loads};
 use super::settings::{Harvesting, ScavengerSet, Scheduling};
 use crate::harvest::programs::Program;
 use crate::harvest::timing::Timing;
@@ -106,11 +106,11 @@ pub(super) fn as_it_is(program: &Program, before: &[&str]) -> Command {
 
 impl TestBench<'_> {
     /// Runs the primary by itself, with our stdout and stderr.
-    pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
+    pub(super) fn first(&self) -> Result<(ExitStatus, f64), EndFailure> {
         let mut command = as_it_is(&self.primary, &[]);
         command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
         let started = children::start(&mut command, Some(self.cpu));
-        let mut running = started.map_err(Unended::NotStarted)?;
+        let mut running = started.map_err(EndFailure::NotStarted)?;
         let (status, wall) = running.wait(Duration::MAX, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
@@ -121,10 +121,10 @@ impl TestBench<'_> {
         program: &Program,
         cpu: Option<CpuId>,
         limit: Duration,
-    ) -> Result<(ExitStatus, f64), Unended> {
+    ) -> Result<(ExitStatus, f64), EndFailure> {
         let mut command = as_it_is(program, &[]);
         let started = children::start(children::silent(&mut command), cpu);
-        let mut running = started.map_err(Unended::NotStarted)?;
+        let mut running = started.map_err(EndFailure::NotStarted)?;
         let (status, wall) = running.wait(limit, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
@@ -135,7 +135,7 @@ impl TestBench<'_> {
         scheduling: &Scheduling,
         known: &AloneRuns,
         plans: &Plans<'_>,
-        usual: &Loads,
+        usual: &YieldingLoads,
         baseline: &Baseline,
     ) -> ExploreRun {
         let found = match scheduling {
@@ -400,7 +400,7 @@ impl TestBench<'_> {
         period: Option<Duration>,
         known: &AloneRuns,
         plans: &Plans<'_>,
-        usual: &Loads,
+        usual: &YieldingLoads,
         baseline: &Baseline,
     ) -> Result<ExploreRun, String> {
         let Some(period) = period else {

@@ -24,7 +24,7 @@ pub(super) struct Running {
 
 /// Why a child was not seen to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unended {
+pub(super) enum EndFailure {
     /// It could not be started, for this reason.
     NotStarted(String),
     /// The child took longer than the limit.
@@ -33,7 +33,7 @@ pub(super) enum Unended {
     Interrupted,
 }
 
-impl Unended {
+impl EndFailure {
     /// The reason in words, of a child that had `limit` to end.
     pub(super) fn reason(self, limit: Duration) -> String {
         match self {
@@ -86,17 +86,17 @@ impl Running {
         &mut self,
         limit: Duration,
         cancel: &AtomicBool,
-    ) -> Result<(ExitStatus, Duration), Unended> {
+    ) -> Result<(ExitStatus, Duration), EndFailure> {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.has_ended = true;
                 return Ok((status, self.start.elapsed()));
             }
             if cancel.load(Ordering::Relaxed) {
-                return Err(Unended::Interrupted);
+                return Err(EndFailure::Interrupted);
             }
             if self.start.elapsed() > limit {
-                return Err(Unended::Late);
+                return Err(EndFailure::Late);
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -163,9 +163,9 @@ mod tests {
         assert_eq!(describe_end(status), "exit code 3");
         let mut late = shell("sleep 60");
         let found = late.wait(Duration::ZERO, &never);
-        assert_eq!(found.unwrap_err(), Unended::Late);
+        assert_eq!(found.unwrap_err(), EndFailure::Late);
         let found = late.wait(Duration::from_secs(60), &AtomicBool::new(true));
-        assert_eq!(found.unwrap_err(), Unended::Interrupted);
+        assert_eq!(found.unwrap_err(), EndFailure::Interrupted);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::args::ExploreArgs;
 use super::bed::{self, AloneRuns, Baseline, TestBench};
-use super::children::{self, Unended};
+use super::children::{self, EndFailure};
 use super::profiles::{Plans, Profiler, Source};
 use crate::harvest::plans::{self, PlanWithOrigin};
 use crate::harvest::programs::texts;
@@ -251,7 +251,7 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
                 ends.push(Some(end));
                 each.push(seconds);
             }
-            Err(Unended::Late) => {
+            Err(EndFailure::Late) => {
                 notes.push(format!(
                     "{} did not end by itself within {:.0} s: the work of scavengers is told by their CPU \
                      time, which counts their own waiting, and there is no time in which all are done",
@@ -279,8 +279,8 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
 }
 
 /// Says why nothing was measured.
-fn stopped(unended: Unended) -> Stop {
-    if let Unended::NotStarted(why) = unended {
+fn stopped(unended: EndFailure) -> Stop {
+    if let EndFailure::NotStarted(why) = unended {
         output::complain(&format!("{why}: nothing was explored"));
         return Stop(ExitCode::FAILURE);
     }
