@@ -149,8 +149,8 @@ pub(crate) fn unattributed(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// Name of the [`unseen`] part in a bar of shares.
-pub(crate) const UNATTRIBUTED: &str = "not seen";
+/// Name of the [`unattributed`] part in a bar of shares.
+pub(crate) const UNATTRIBUTED: &str = "unattributed";
 
 /// Index of a level's colour, by the name in its row.
 pub(crate) fn level_color(name: &str) -> usize {

@@ -83,12 +83,12 @@ impl Unit {
             .replace(['\n', '\r'], " ")
     }
 
-    /// Passes its address ranges to `tell`.
+    /// Passes its address ranges to `visit`.
     pub(super) fn ranges(
         &self,
         dwarf: &Dwarf<R>,
         budget: &mut Budget,
-        mut tell: impl FnMut(gimli::Range),
+        mut visit: impl FnMut(gimli::Range),
     ) -> Result<(), gimli::Error> {
         if matches!(self.unit.header.type_(), gimli::UnitType::Partial) {
             return Ok(());
@@ -100,14 +100,14 @@ impl Unit {
         while let Ok(Some(range)) = ranges.next() {
             budget.spend(1)?;
             any |= range.begin < range.end;
-            tell(range);
+            visit(range);
         }
         // Assemblers and old compilers write only lines.
         if !any
             && let Some(program) = self.line_program
             && let Ok(lines) = Lines::read(dwarf, &self.unit, program, budget)
         {
-            lines.ranges().for_each(tell);
+            lines.ranges().for_each(visit);
         }
         Ok(())
     }
