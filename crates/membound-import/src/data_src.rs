@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_common_load_is_what_perf_says() {
+    fn the_value_of_a_common_load_agrees_with_perf() {
         // `perf script` shows 0x68100142 as |OP LOAD|LVL L1 hit|SNP None|TLB L1 or L2 hit|LCK No.
         let access = decode(0x6810_0142);
         assert_eq!(access.operation, Operation::Load);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_tells_no_source() {
+    fn a_miss_has_no_source() {
         let store = decode(value(4, 0x04 | 0x08, 0, 1, 0, 0, 0));
         assert_eq!(store.operation, Operation::Store);
         assert_eq!(
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_another_core_changed_are_told() {
+    fn lines_that_another_core_changed_are_recognised() {
         let access = decode(value(2, 0x02 | 0x40, 0x10, 2, 0x04 | 0x20, 3, 0));
         assert_eq!(access.snoop, Snoop::Modified);
         assert_eq!(access.locked, Some(true));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_access_or_too_short_is_none() {
+    fn records_without_an_access_and_short_records_are_none() {
         let op = decode(&raw(0, 0, 0), ByteOrder::Little).unwrap();
         assert_eq!(op.access, None);
         let whole = raw(0, 0, LOAD);

@@ -254,7 +254,7 @@ impl Parts {
 
     fn source(&self, sources: Sources) -> (Served, Option<Served>, Snoop) {
         if let (Some(source), Sources::Common) = (self.source, sources) {
-            let told = match source {
+            let decoded = match source {
                 0x0 => Some((Served::L1, Snoop::None)),
                 0x8 => Some((Served::L2, Snoop::None)),
                 0x9 | 0xa | 0xc => Some((Served::RemoteCache, Snoop::Forwarded)),
@@ -263,7 +263,7 @@ impl Parts {
                 0xe => Some((Served::Dram, Snoop::None)),
                 _ => None,
             };
-            if let Some((served, snoop)) = told {
+            if let Some((served, snoop)) = decoded {
                 return (served, None, snoop);
             }
         }
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_with_an_alignment_is_read_again_from_where_it_stands() {
+    fn an_operation_with_an_alignment_is_read_again_at_its_offset() {
         // An end, and from byte 1 on a load with an alignment to 16 bytes before its end.
         let mut trace = vec![0x01, 0x49, 0x00, 0x23, 0x00];
         trace.resize(16, 0xff);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_cut_off_are_told_and_padding_is_not() {
+    fn truncated_operations_are_reported_and_padding_is_not() {
         let whole = load();
         for length in 1..whole.len() {
             assert_eq!(records(&whole[..length]), [Next::Rest(length)], "{length}");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn atomic_operations_and_others_are_told_apart() {
+    fn atomic_operations_and_others_are_distinguished() {
         let of = |class: u8, payload: u8| {
             let trace = [0x48 | class, payload, 0x01];
             let [Next::Record(_, record)] = &records(&trace)[..] else {
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_kernel_are_whole_again() {
+    fn addresses_of_the_kernel_are_sign_extended() {
         let trace = [address(0, 0xc0ff_8000_1000_0000), vec![0x01]].concat();
         let [Next::Record(_, record)] = &records(&trace)[..] else {
             panic!("one record");

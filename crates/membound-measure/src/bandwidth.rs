@@ -42,7 +42,7 @@ pub struct BandwidthConfig {
     pub nodes: Vec<NodePolicy>,
     /// How threads are spread over CPUs.
     pub spread: Spread,
-    /// CPUs that threads are pinned to, in this order, whatever `spread` says; `None` for all
+    /// CPUs that threads are pinned to, in this order, regardless of `spread`; `None` for all
     /// usable ones.
     pub cpus: Option<Vec<CpuId>>,
     /// Width of the vectors; `None` for the widest.
@@ -152,7 +152,7 @@ struct Key {
 /// [`Error::Memory`] for given sizes that do not fit, [`Error::TooManyThreads`]; the reason itself
 /// when no combination at all could be measured.
 pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwidth, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let (plan, skipped) = Plan::new(session, config)?;
     let mut bandwidth = Bandwidth {
         counting: COUNTING.to_owned(),
@@ -172,7 +172,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
                 bandwidth.skipped.extend(group.notes);
             }
             Err(_) if session.cancelled() => break,
-            // What was measured before is kept, whatever the error.
+            // What was measured before is kept, regardless of the error.
             Err(error) => {
                 let reason = format!("{page} pages on node {node}: {error}");
                 bandwidth.skipped.push(reason);
@@ -180,7 +180,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
             }
         }
     }
-    bandwidth.elapsed_s = begun.elapsed().as_secs_f64();
+    bandwidth.elapsed_s = started.elapsed().as_secs_f64();
     match last_error {
         Some(error) if bandwidth.points.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(bandwidth),

@@ -47,7 +47,7 @@ impl CoreToCoreConfig {
 /// For CPUs that were named and do not exist, are offline, not permitted or named twice;
 /// [`Error::Copy`] when no pair at all could be measured.
 pub fn measure(session: &Session<'_>, config: &CoreToCoreConfig) -> Result<CoreToCore, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut matrix = CoreToCore {
         cpus: chosen(session, config)?,
         ..CoreToCore::default()
@@ -64,7 +64,7 @@ pub fn measure(session: &Session<'_>, config: &CoreToCoreConfig) -> Result<CoreT
         matrix
             .skipped
             .push("one CPU: there is no other core to hand a line to".to_owned());
-        matrix.elapsed_s = begun.elapsed().as_secs_f64();
+        matrix.elapsed_s = started.elapsed().as_secs_f64();
         return Ok(matrix);
     }
     let mut slots: Vec<Slot<(CpuId, CpuId)>> = pairs(&matrix.cpus).map(Slot::time).collect();
@@ -110,7 +110,7 @@ pub fn measure(session: &Session<'_>, config: &CoreToCoreConfig) -> Result<CoreT
             .skipped
             .push(format!("cpu {from} and cpu {to}: {error}"));
     }
-    matrix.elapsed_s = begun.elapsed().as_secs_f64();
+    matrix.elapsed_s = started.elapsed().as_secs_f64();
     match failed.into_iter().next() {
         Some((_, error)) if matrix.pairs.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(matrix),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_has_nobody_to_hand_a_line_to() {
+    fn one_cpu_has_no_other_to_hand_a_line_to() {
         with_session(|session, _| {
             let config = CoreToCoreConfig {
                 cpus: Some(vec![session.cpu]),

@@ -54,11 +54,11 @@ pub fn locked_hit_ns(session: &Session<'_>) -> f64 {
     let additions = LOADS_PER_CLOCK_READ;
     let batches: Vec<f64> = (0..BATCHES)
         .map(|_| {
-            let begun = session.clock.now();
+            let started = session.clock.now();
             for _ in 0..additions {
                 word.fetch_add(1, Ordering::SeqCst);
             }
-            let ticks = session.clock.now().saturating_sub(begun);
+            let ticks = session.clock.now().saturating_sub(started);
             session.clock.ns(ticks as f64) / additions as f64
         })
         .collect();

@@ -205,16 +205,16 @@ mod tests {
         let follower = Portable.chains(4).unwrap();
         let order: Vec<u64> = (0..403).map(|i| i * 64).collect();
         let mut bundle = Bundle::link(&mut region, &*follower, &order);
-        let begun = bundle.heads.clone();
-        let mut seen = HashSet::new();
+        let first_heads = bundle.heads.clone();
+        let mut visited = HashSet::new();
         for _ in 0..100 {
             for head in &bundle.heads {
-                assert!(seen.insert(*head as u64 - base));
+                assert!(visited.insert(*head as u64 - base));
             }
             bundle.walk(1);
         }
-        assert_eq!(bundle.heads, begun);
-        assert_eq!(seen.len(), 400);
+        assert_eq!(bundle.heads, first_heads);
+        assert_eq!(visited.len(), 400);
     }
 
     #[test]

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_whose_building_is_given_up_is_closed_where_it_is() {
+    fn a_cancelled_chain_is_closed_at_its_end() {
         for pattern in [
             Pattern::Random,
             Pattern::Stride,
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn dirty_chases_write_beside_the_links_and_leave_them_alone() {
+    fn dirty_chases_write_next_to_the_links_only() {
         let mut fixture = fixture(Pattern::Random, Access::Dirty, 64, 1 << 14);
         fixture.chase.resize(1 << 14).unwrap();
         assert_eq!(visits(&mut fixture).len(), 256);

@@ -1,7 +1,7 @@
 //! Threads that begin together without waiting for a thread that never comes.
 //!
 //! At a barrier, the others would wait for ever if one thread cannot be started or panics before it
-//! arrives. Here every thread has a [`Ticket`], and dropping a ticket, for whatever reason, counts
+//! arrives. Here every thread has a [`Ticket`], and dropping a ticket, for any reason, counts
 //! as arriving and finishing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,7 +94,7 @@ mod tests {
     use crate::threads::joined;
 
     #[test]
-    fn nobody_passes_before_all_are_here() {
+    fn no_thread_passes_before_all_arrive() {
         let gate = Gate::new(3);
         let before = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_or_never_starts_locks_nobody_up() {
+    fn a_thread_that_panics_or_never_starts_blocks_no_other() {
         let gate = Gate::new(3);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             std::thread::scope(|scope| {

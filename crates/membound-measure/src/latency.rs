@@ -32,7 +32,7 @@ pub fn measure(
     config: &LatencyConfig,
     refine: &Refine<'_>,
 ) -> Result<Latency, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     check(session, config)?;
     let mut latency = Latency::default();
     let mut last_error = None;
@@ -58,7 +58,7 @@ pub fn measure(
         let mut arenas = match arenas {
             Ok(arenas) => arenas,
             Err(_) if session.cancelled() => break,
-            // What was measured before is kept, whatever the error.
+            // What was measured before is kept, regardless of the error.
             Err(error) => {
                 latency.skipped.push(format!(
                     "{page} pages on node {node}, copies: {threads}: {error}"
@@ -115,7 +115,7 @@ pub fn measure(
             }
         }
     }
-    latency.elapsed_s = begun.elapsed().as_secs_f64();
+    latency.elapsed_s = started.elapsed().as_secs_f64();
     match last_error {
         Some(error) if latency.points.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(latency),

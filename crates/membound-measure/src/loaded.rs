@@ -132,7 +132,7 @@ struct Key {
 /// for more injectors than there are other CPUs, [`Error::Memory`] for given sizes that do not fit;
 /// the reason when the pages or the node are not available.
 pub fn measure(session: &Session<'_>, config: &LoadedConfig) -> Result<Loaded, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     config.check()?;
     let cpus = injector_cpus(session, config.injectors)?;
     let keys = keys(session, config, cpus.len());
@@ -168,7 +168,7 @@ pub fn measure(session: &Session<'_>, config: &LoadedConfig) -> Result<Loaded, E
         node: config.node,
         chase_bytes: sizes.chase_bytes,
         skipped,
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s: started.elapsed().as_secs_f64(),
     })
 }
 

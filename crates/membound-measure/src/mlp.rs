@@ -38,7 +38,7 @@ use windows::FoundWindows;
 /// [`Error::Invalid`] for values that cannot be used, [`Error::Architecture`] where there is no
 /// kernel, else the reason why no combination could be measured.
 pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     config.check()?;
     let _pinned = Pinned::to(session.cpu)?;
     let mut found: Option<Mlp> = None;
@@ -68,7 +68,7 @@ pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> 
     match (found, last_error) {
         (Some(mut mlp), _) => {
             mlp.skipped.extend(skipped);
-            mlp.elapsed_s = begun.elapsed().as_secs_f64();
+            mlp.elapsed_s = started.elapsed().as_secs_f64();
             Ok(mlp)
         }
         (None, Some(error)) => Err(error),
@@ -87,7 +87,7 @@ fn measure_setting(
     known: Option<&Mlp>,
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Mlp, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let doing = format!("mlp: {page} pages");
     session.progress.at(share(0.0), &doing);
     let mut probe = Probe::new(session, config, page, node)?;
@@ -166,7 +166,7 @@ fn measure_setting(
         fence,
         others: Vec::new(),
         skipped: found.notes,
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s: started.elapsed().as_secs_f64(),
     })
 }
 

@@ -31,7 +31,7 @@ enum PairFigure {
 /// # Errors
 /// [`Error::Invalid`] for a buffer too small to be chased through.
 pub fn measure(session: &Session<'_>, config: &NumaConfig) -> Result<Numa, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     if config.bytes < Buffer::MIN_BYTES {
         return Err(Error::Invalid(format!(
             "a buffer of {} bytes is too small for node latencies: use {} or more",
@@ -73,7 +73,7 @@ pub fn measure(session: &Session<'_>, config: &NumaConfig) -> Result<Numa, Error
         pairs,
         page: config.page,
         skipped,
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s: started.elapsed().as_secs_f64(),
     })
 }
 

@@ -56,7 +56,7 @@ pub fn measure(
     config: &PrefetchConfig,
     control: Result<&dyn PrefetchControl, NotMeasured>,
 ) -> Result<Prefetch, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     check(config)?;
     session
         .progress
@@ -92,7 +92,7 @@ pub fn measure(
     for (_, points) in found.measured {
         prefetch.points.extend(points);
     }
-    prefetch.elapsed_s = begun.elapsed().as_secs_f64();
+    prefetch.elapsed_s = started.elapsed().as_secs_f64();
     Ok(prefetch)
 }
 
@@ -206,7 +206,7 @@ fn points(sampled: &[(Walk, Sampled)], state: &PrefetchState) -> Vec<PrefetchPoi
                 },
                 _ => Part::rest(1.0, NOTHING),
             };
-            let alone = |ns| part.alone(ns, part.others.median);
+            let alone = |ns| part.interest_ns(ns, part.others.median);
             let batches = Samples {
                 raw: own.samples.raw.iter().copied().map(alone).collect(),
                 disturbed: Disturbance {
@@ -216,7 +216,7 @@ fn points(sampled: &[(Walk, Sampled)], state: &PrefetchState) -> Vec<PrefetchPoi
                 ..own.samples
             };
             let ns = alone(own.summary.median);
-            let high = part.alone(own.summary.high, part.others.low);
+            let high = part.interest_ns(own.summary.high, part.others.low);
             Some(PrefetchPoint {
                 pattern,
                 prefetch: state.clone(),
@@ -258,7 +258,7 @@ impl Part {
     }
 
     /// Time of the load of interest. Differences of noisy times may be below zero, times not.
-    fn alone(&self, ns: f64, others: f64) -> f64 {
+    fn interest_ns(&self, ns: f64, others: f64) -> f64 {
         (self.loads * ns - self.times * others + self.plus).max(0.0)
     }
 }

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_the_memory_is_never_taken() {
+    fn the_last_of_the_memory_is_never_allocated() {
         let available = membound_platform::memory::available_bytes(&Root::system());
         let most = usize::try_from(available - available / 64).unwrap();
         let error = make(config(most, PageKind::Base, NodePolicy::LOCAL)).unwrap_err();

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_share_a_node_only_with_those_beside_them() {
+    fn copies_share_a_node_only_with_their_neighbours() {
         let dir = two_nodes();
         let (system, root) = (Root::system(), Root::at(dir.path()));
         let cancel = AtomicBool::new(false);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_can_give_is_free_memory_and_idle_file_pages() {
+    fn available_memory_of_a_node_is_free_memory_and_idle_file_pages() {
         let dir = tempfile::tempdir().unwrap();
         write(
             dir.path(),

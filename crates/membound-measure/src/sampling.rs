@@ -82,15 +82,15 @@ pub(crate) fn take_batches_if<T>(
     let steal = StealWatch::begin(session.root, cpu);
     let core_hz = session.core.measure(&session.clock, 3);
     let mut disturbed = Disturbance::default();
-    let mut taken = Vec::with_capacity(count);
+    let mut samples = Vec::with_capacity(count);
     let mut tries = 2 * count;
-    while taken.len() < count && tries > 0 {
+    while samples.len() < count && tries > 0 {
         let watch = BatchWatch::begin(cpu);
         let (found, undisturbed) = batch(core_hz);
         let clean = watch.end(&mut disturbed) && undisturbed;
         // When as many tries are left as batches are missing, perturbed ones must do.
-        if clean || tries <= count - taken.len() {
-            taken.push(found);
+        if clean || tries <= count - samples.len() {
+            samples.push(found);
             disturbed.kept_batches += u32::from(!clean);
         } else {
             disturbed.repeated_batches += 1;
@@ -101,11 +101,11 @@ pub(crate) fn take_batches_if<T>(
     disturbed.clock_changes = clock_changes(core_hz, core_hz_after);
     disturbed.steal_ms = steal.end(session.root);
     let visit = Visit {
-        values: taken.iter().map(value).collect(),
+        values: samples.iter().map(value).collect(),
         core_hz: f64::midpoint(core_hz, core_hz_after),
         disturbed,
     };
-    (visit, taken)
+    (visit, samples)
 }
 
 /// 1 if the core clock differs between the beginning and the end of a visit, else 0.
@@ -113,15 +113,15 @@ pub(crate) fn clock_changes(before_hz: f64, after_hz: f64) -> u32 {
     u32::from((after_hz / before_hz - 1.0).abs() > CLOCK_TOLERANCE)
 }
 
-/// Adds the counts of `seen` to `sum`. Modes are left out, because they are found from all batches
+/// Adds the counts of `added` to `sum`. Modes are left out, because they are found from all batches
 /// of a point.
-pub(crate) fn add_disturbance(sum: &mut Disturbance, seen: &Disturbance) {
-    sum.repeated_batches += seen.repeated_batches;
-    sum.kept_batches += seen.kept_batches;
-    sum.involuntary_switches += seen.involuntary_switches;
-    sum.migrations += seen.migrations;
-    sum.steal_ms += seen.steal_ms;
-    sum.clock_changes += seen.clock_changes;
+pub(crate) fn add_disturbance(sum: &mut Disturbance, added: &Disturbance) {
+    sum.repeated_batches += added.repeated_batches;
+    sum.kept_batches += added.kept_batches;
+    sum.involuntary_switches += added.involuntary_switches;
+    sum.migrations += added.migrations;
+    sum.steal_ms += added.steal_ms;
+    sum.clock_changes += added.clock_changes;
 }
 
 /// A point and its batches so far.
@@ -307,7 +307,7 @@ pub(crate) fn run_rounds_as<K>(
     mut between: impl FnMut(u64, &mut Vec<Slot<K>>),
 ) -> Result<(), Error> {
     let Rounds { budget, exactly } = rounds;
-    let begun = Instant::now();
+    let started = Instant::now();
     let span = MIN_VISITING_TIME.min(budget / 4);
     let mut longest_round = 0.0_f64;
     for round in 0_u64.. {
@@ -318,12 +318,12 @@ pub(crate) fn run_rounds_as<K>(
                 .unwrap_or(u32::MAX)
                 .min(ROUNDS_IN_MIN_TIME)
             / ROUNDS_IN_MIN_TIME;
-        while exactly.is_none() && begun.elapsed() < due && !session.cancelled() {
+        while exactly.is_none() && started.elapsed() < due && !session.cancelled() {
             // Work, not sleep, so that the core keeps its clock.
             let _awake = session.core.measure(&session.clock, 1);
         }
         let round_begun = Instant::now();
-        let early = begun.elapsed() < span;
+        let early = started.elapsed() < span;
         let mut order: Vec<usize> = (0..slots.len())
             .filter(|at| early || exactly.is_some() || !slots[*at].converged())
             .collect();
@@ -335,7 +335,7 @@ pub(crate) fn run_rounds_as<K>(
             if session.cancelled() {
                 return Ok(());
             }
-            let spent = begun.elapsed().as_secs_f64() / budget.as_secs_f64();
+            let spent = started.elapsed().as_secs_f64() / budget.as_secs_f64();
             // The first round counts as at least an eighth of the progress, however short it is.
             let in_first_round = if round == 0 {
                 done as f64 / visits as f64 / 8.0
@@ -351,12 +351,12 @@ pub(crate) fn run_rounds_as<K>(
                 round,
                 done: share.min(1.0),
             };
-            let seen = visit(&slots[at].key, progress)?;
-            slots[at].add(seen);
+            let visited = visit(&slots[at].key, progress)?;
+            slots[at].add(visited);
         }
         longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
         between(round, slots);
-        let spent = begun.elapsed().as_secs_f64();
+        let spent = started.elapsed().as_secs_f64();
         // A further round is made only if most of it fits into the budget.
         let over = spent + longest_round * 0.7 > budget.as_secs_f64();
         let enough = match exactly {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_done_when_it_is_narrow_and_was_seen_in_three_rounds() {
+    fn a_point_is_done_when_it_is_narrow_after_three_rounds() {
         let mut slot = Slot::time(());
         for round in 0..3 {
             assert!(!slot.converged(), "after {round} rounds");
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_are_disturbed_elsewhere_are_repeated_and_in_the_end_taken() {
+    fn batches_perturbed_elsewhere_are_repeated_and_finally_accepted() {
         with_session(|session, _| {
             let mut made = 0;
             let take = |from: i32, made: &mut i32| {

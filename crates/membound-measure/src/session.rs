@@ -172,16 +172,16 @@ impl<'a> Session<'a> {
             // Sorted by the number of CPUs of the same core that come before: first CPUs of cores
             // first.
             Spread::Cores => {
-                let mut seen: HashMap<CpuId, usize> = HashMap::new();
+                let mut cpus_of_core: HashMap<CpuId, usize> = HashMap::new();
                 let mut before: HashMap<CpuId, usize> = HashMap::new();
                 for cpu in &self.cpus {
-                    let count = seen.entry(core_of(*cpu)).or_default();
+                    let count = cpus_of_core.entry(core_of(*cpu)).or_default();
                     before.insert(*cpu, *count);
                     *count += 1;
                 }
                 rest.sort_by_key(|cpu| {
-                    let beside = usize::from(core_of(*cpu) == core_of(self.cpu));
-                    (before.get(cpu).copied().unwrap_or(0) + beside, *cpu)
+                    let shares_core = usize::from(core_of(*cpu) == core_of(self.cpu));
+                    (before.get(cpu).copied().unwrap_or(0) + shares_core, *cpu)
                 });
             }
             Spread::Siblings => rest.sort_by_key(|cpu| {

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn two_modes_are_told_apart_and_one_is_left_alone() {
+    fn two_modes_are_separated_and_one_is_kept() {
         let one: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i) * 0.3).collect();
         assert_eq!(modes(&one, 0.1).unwrap().slow, None);
         let mut two = one.clone();

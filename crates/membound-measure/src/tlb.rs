@@ -56,7 +56,7 @@ impl TlbConfig {
 /// # Errors
 /// The reason itself when no page kind could be measured.
 pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut tlb = Tlb::default();
     let mut last_error = None;
     // The largest pages first: their curves are short and leave time to the others.
@@ -72,7 +72,7 @@ pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> 
         session
             .progress
             .at(share(0.0), &format!("tlb: mapping {page} pages"));
-        let left = config.budget.saturating_sub(begun.elapsed());
+        let left = config.budget.saturating_sub(started.elapsed());
         let budget = left / u32::try_from(kinds.len() - at).unwrap_or(u32::MAX);
         match allocate(session, config, *page) {
             Ok(mut memory) => {
@@ -93,7 +93,7 @@ pub fn measure(session: &Session<'_>, config: &TlbConfig) -> Result<Tlb, Error> 
         None if session.cancelled() => Outcome::missing("the run ended before it was measured"),
         None => Outcome::missing("no page kind needed page walks within the memory allowed"),
     };
-    tlb.elapsed_s = begun.elapsed().as_secs_f64();
+    tlb.elapsed_s = started.elapsed().as_secs_f64();
     match last_error {
         Some(error) if tlb.points.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(tlb),
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_looked_at_where_translations_miss_and_lines_are_near() {
+    fn overlap_is_measured_where_translations_miss_and_lines_are_near() {
         with_session(|session, _| {
             let lines = hint::second_level_bytes(session) / 64;
             let curve = [

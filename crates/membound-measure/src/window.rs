@@ -159,7 +159,7 @@ fn keys(kernels: &[WindowKernel], windows: &[u64], areas: &[u64]) -> Vec<Key> {
 /// without CPUs to initialise from; [`Error::Memory`] for given areas that do not fit; the reason
 /// when the pages or the node are not available.
 pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     config.check(session)?;
     let init_cpu = initialiser(session, config)?;
     let areas = areas(session, config, init_cpu);
@@ -235,7 +235,7 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     Ok(Window {
         points,
         skipped,
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s: started.elapsed().as_secs_f64(),
     })
 }
 
@@ -371,9 +371,9 @@ impl Walk<'_> {
         // Doubled until the time is long enough to compute the number of windows in a batch.
         let mut windows = 16_u64;
         let probe_ns = loop {
-            let taken = self.draw(key, windows);
-            if taken * 8.0 >= shortest || windows >= 1 << 40 {
-                break taken / windows as f64;
+            let elapsed = self.draw(key, windows);
+            if elapsed * 8.0 >= shortest || windows >= 1 << 40 {
+                break elapsed / windows as f64;
             }
             windows *= 2;
         };
@@ -392,13 +392,13 @@ impl Walk<'_> {
         let (start, state) = (self.region.start(), self.state);
         let kernel = self.kernels.of(key);
         let mut end = state;
-        let taken = self.clock.of(|| {
+        let elapsed = self.clock.of(|| {
             // SAFETY: the region is as long as the largest area, not shared and page-aligned, and
             // the kernel was made for windows of this size.
             end = unsafe { kernel.run(start, key.area_bytes / key.window_bytes, windows, state) };
         });
         self.state = end;
-        taken
+        elapsed
     }
 
     /// Brings the caches into the state that random windows of this area leave behind. Consecutive

@@ -18,24 +18,24 @@ pub fn expected_hits(area_bytes: u64, levels: &[Level]) -> Vec<ExpectedHits> {
         return Vec::new();
     }
     let area = area_bytes as f64;
-    let mut held = 0_u64;
+    let mut inner_bytes = 0_u64;
     let mut hits = Vec::with_capacity(levels.len());
     for level in levels {
         let reach = match (level.kind, level.size_bytes) {
-            (LevelKind::Cache, Some(size)) => size.min(area_bytes).max(held),
+            (LevelKind::Cache, Some(size)) => size.min(area_bytes).max(inner_bytes),
             (LevelKind::Cache, None) | (LevelKind::Memory, _) => area_bytes,
         };
         hits.push(ExpectedHits {
             level: level.name.clone(),
-            share: (reach - held) as f64 / area,
+            share: (reach - inner_bytes) as f64 / area,
         });
-        held = reach;
+        inner_bytes = reach;
     }
-    if held < area_bytes {
+    if inner_bytes < area_bytes {
         let outermost = levels.last().map_or("", |level| level.name.as_str());
         hits.push(ExpectedHits {
             level: format!("beyond {outermost}"),
-            share: (area_bytes - held) as f64 / area,
+            share: (area_bytes - inner_bytes) as f64 / area,
         });
     }
     hits

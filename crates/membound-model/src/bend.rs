@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straight_line_is_rarely_taken_for_a_bent_one() {
+    fn a_straight_line_is_rarely_mistaken_for_a_bent_one() {
         let mut random = Draws::new(21);
         let bent = (0..2000)
             .filter(|_| {

@@ -39,8 +39,8 @@ pub fn compare(
         .into_iter()
         .filter_map(|threads| {
             let (alone, crowded) = pair(points, threads)?;
-            let alone_bytes = half_way(&alone, options)?;
-            let crowded_bytes = half_way(&crowded, options)?;
+            let alone_bytes = half_way_bytes(&alone, options)?;
+            let crowded_bytes = half_way_bytes(&crowded, options)?;
             Some(CoreDifference {
                 threads,
                 alone_bytes,
@@ -68,14 +68,14 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
             .map(CurvePoint::from)
             .collect()
     };
-    let mut seen: Vec<&LatencyPoint> = Vec::new();
+    let mut visited: Vec<&LatencyPoint> = Vec::new();
     let mut longest: Option<(Vec<CurvePoint>, Vec<CurvePoint>)> = None;
     for point in points.iter().filter(|point| {
         point.threads == threads
             && point.access == Access::Clean
             && matches!(point.pattern, Pattern::Random | Pattern::Indexed)
     }) {
-        let known = seen.iter().any(|other| {
+        let known = visited.iter().any(|other| {
             other.pattern == point.pattern
                 && other.page == point.page
                 && other.node == point.node
@@ -85,7 +85,7 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
         if known {
             continue;
         }
-        seen.push(point);
+        visited.push(point);
         let (alone, crowded) = (curve(point, 1), curve(point, threads));
         let length = |pair: &(Vec<CurvePoint>, Vec<CurvePoint>)| pair.0.len().min(pair.1.len());
         let new = (alone, crowded);
@@ -97,7 +97,7 @@ fn pair(points: &[LatencyPoint], threads: u32) -> Option<(Vec<CurvePoint>, Vec<C
 }
 
 /// The size in bytes at which the curve passes half-way from its outermost cache to memory.
-fn half_way(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
+fn half_way_bytes(curve: &[CurvePoint], options: &LevelOptions) -> Option<u64> {
     let levels = find_levels(curve, options);
     let [.., cache, memory] = levels.plateaus.as_slice() else {
         return None;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_cache_and_an_unknown_one_are_told_apart() {
+    fn a_shared_cache_and_an_unknown_one_are_distinguished() {
         let mut points = curve(1, 20.0, 24.0);
         points.extend(curve(2, 10.0, 12.0));
         let options = LevelOptions::default();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guests_share_is_named_and_equal_sizes_say_nothing() {
+    fn a_guests_share_is_named_and_equal_sizes_have_no_note() {
         let mut levels = [
             level("L1", Some(47 << 10)),
             level("L2", Some(1000 << 10)),

@@ -100,7 +100,7 @@ fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<Leve
         .iter()
         .filter(|level| level.kind == LevelKind::Cache)
         .count();
-    // Misses of each cache; the last cache's counter is `l3`, whatever its number.
+    // Misses of each cache; the last cache's counter is `l3`, regardless of its number.
     let behind = |cache: usize| match cache {
         _ if cache + 1 == caches => misses.l3.known(),
         0 => misses.l1.known(),
@@ -464,8 +464,8 @@ mod tests {
                 served[level] += 1.0 / (ACCESSES * DRAWS) as f64;
                 let noise = random.below(6) + random.below(6);
                 let begin = random.below(u64::from(step));
-                let taken = (begin + TICKS[level] + noise) / u64::from(step);
-                draw.push((taken as u32 * step, 1.0));
+                let steps = (begin + TICKS[level] + noise) / u64::from(step);
+                draw.push((steps as u32 * step, 1.0));
             }
             ticks.push(collected(draw));
         }
@@ -516,17 +516,17 @@ mod tests {
     }
 
     #[test]
-    fn times_alone_give_what_simulated_caches_served() {
+    fn times_alone_give_the_hits_of_simulated_caches() {
         check(1, 0.03);
     }
 
     #[test]
-    fn so_they_do_where_the_timer_moves_in_steps_of_26_ticks() {
+    fn coarse_timer_steps_give_the_hits_of_simulated_caches() {
         check(26, 0.08);
     }
 
     #[test]
-    fn what_is_off_where_the_first_cache_serves_all_widens_the_others() {
+    fn errors_at_the_first_cache_widen_the_other_intervals() {
         let share = |value: f64| Share {
             level: "L1".to_owned(),
             value,
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_and_times_the_reason_is_told() {
+    fn without_counters_and_times_there_is_a_reason() {
         let (_, mut point) = simulated(1 << 10, 1);
         point.ticks.clear();
         let mut points = [point];

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bend_the_declared_size_stands_and_says_so() {
+    fn without_a_bend_the_declared_size_is_used_and_noted() {
         let flat = curve(16 << 10, Pattern::Random, [1.0; 7]);
         let found = find_line(&flat, &declared(Some(64)));
         assert_eq!(found.known().map(|line| line.basis), Some(Basis::Declared));

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_survives_a_disturbed_cell_and_says_when_no_n_reaches_the_pair() {
+    fn the_rule_survives_a_perturbed_cell_and_reports_an_unreached_pair() {
         let mut table: Vec<(u32, f64)> =
             (2..=24).map(|n| (n, 200.0 + 20.0 * f64::from(n))).collect();
         table[3].1 = 2000.0;

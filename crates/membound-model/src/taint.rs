@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tlb_explains_is_not_called_prefetch() {
+    fn effects_of_the_tlb_are_not_attributed_to_prefetch() {
         let found = marked(vec![
             point(BIG, Pattern::Random, PageKind::Base, 200.0),
             point(BIG, Pattern::PageRandom, PageKind::Base, 150.0),

@@ -3,7 +3,7 @@
 //!
 //! This is a statistical cache model. The number of touches between two touches of the same line
 //! ([`Stream`]) gives the expected number of distinct lines among them (the expectation on which
-//! StatStack by Eklöv and Hagersten, ISPASS 2010, is based), and that tells whether a cache of any
+//! StatStack by Eklöv and Hagersten, ISPASS 2010, is based), and which shows whether a cache of any
 //! size still holds the line. The modules add and derive two things:
 //!
 //! - a recorded piece is short and most reuse happens after its end. Such touches are treated as

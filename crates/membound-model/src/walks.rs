@@ -91,7 +91,7 @@ pub fn compare(
     };
     if miss.low <= 0.0 {
         return Outcome::missing(format!(
-            "one load takes no longer than on {against} pages, as far as can be told"
+            "one load takes no longer than on {against} pages, within the intervals"
         ));
     }
     let most = f64::from(to).max(1.0);
@@ -204,9 +204,9 @@ mod tests {
                 }
                 None => 0.0,
             };
-            let begun = translated.max(memory);
-            memory = begun + apart;
-            last = begun + LOAD;
+            let started = translated.max(memory);
+            memory = started + apart;
+            last = started + LOAD;
         }
         last
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_says_so() {
+    fn incomparable_walks_are_reported() {
         let points = |from: u32, to: u32, each: f64| -> Vec<RulePoint> {
             (from..=to)
                 .map(|n| RulePoint::from((n, 200.0 + each * f64::from(n))))

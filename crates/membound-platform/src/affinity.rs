@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn being_pinned_does_not_narrow_what_is_allowed() {
+    fn being_pinned_does_not_narrow_the_allowed_cpus() {
         std::thread::spawn(|| {
             let before = allowed().unwrap();
             let _pinned = Pinned::to(before[0]).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_refusals_are_told_apart() {
+    fn the_three_refusals_are_distinguished() {
         let tree = Tree::new()
             .file("sys/devices/system/cpu/present", "0-7\n")
             .file("sys/devices/system/cpu/online", "0-5,7\n")

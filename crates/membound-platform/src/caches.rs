@@ -16,10 +16,10 @@ use crate::{Root, affinity, list};
 #[must_use]
 pub fn read(root: &Root) -> Vec<Cache> {
     let mut caches = Vec::new();
-    let mut seen = HashSet::new();
+    let mut found = HashSet::new();
     for cpu in affinity::online(root) {
         for cache in of_cpu(root, cpu) {
-            if seen.insert((cache.level, cache.kind as u8, cache.shared_by.clone())) {
+            if found.insert((cache.level, cache.kind as u8, cache.shared_by.clone())) {
                 caches.push(cache);
             }
         }
@@ -224,18 +224,19 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn cpuid_and_sysfs_agree_here() {
-        let told = of_cpu(&Root::system(), affinity::current_cpu());
-        let asked = cpuid();
-        if told.is_empty() || asked.is_empty() {
+        let from_sysfs = of_cpu(&Root::system(), affinity::current_cpu());
+        let from_cpuid = cpuid();
+        if from_sysfs.is_empty() || from_cpuid.is_empty() {
             eprintln!("skipped: this machine declares no caches");
             return;
         }
-        for cache in asked.iter().filter(|cache| cache.level <= 2) {
+        for cache in from_cpuid.iter().filter(|cache| cache.level <= 2) {
             assert!(
-                told.iter()
+                from_sysfs
+                    .iter()
                     .any(|other| (other.level, other.kind, other.size_bytes)
                         == (cache.level, cache.kind, cache.size_bytes)),
-                "{cache:?} is not in {told:?}"
+                "{cache:?} is not in {from_sysfs:?}"
             );
         }
     }

@@ -21,7 +21,7 @@ pub(crate) struct Group {
 
 /// The groups of this process that may limit `controller`, outermost first, as far as they are
 /// visible.
-pub(crate) fn way_up(root: &Root, controller: &str) -> Vec<Group> {
+pub(crate) fn visible_ancestors(root: &Root, controller: &str) -> Vec<Group> {
     let membership = root.read("proc/self/cgroup").unwrap_or_default();
     let mounts = root.read("proc/self/mountinfo").unwrap_or_default();
     let mut groups = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn way_up(root: &Root, controller: &str) -> Vec<Group> {
             continue;
         };
         for mount in Mount::all(&mounts, version, controller) {
-            let dirs = mount.way_up(path);
+            let dirs = mount.visible_ancestors(path);
             groups.extend(dirs.into_iter().map(|dir| Group { version, dir }));
         }
     }
@@ -50,7 +50,7 @@ pub(crate) fn way_up(root: &Root, controller: &str) -> Vec<Group> {
 /// without a limit. A process that exhausts its quota is stopped until the next period.
 #[must_use]
 pub fn cpu_quota(root: &Root) -> Option<f64> {
-    way_up(root, "cpu")
+    visible_ancestors(root, "cpu")
         .into_iter()
         .filter_map(|group| {
             let (quota, period): (f64, f64) = match group.version {
@@ -102,7 +102,7 @@ impl Mount {
     }
 
     /// The directories of the group `path` and of all its ancestors that are visible.
-    fn way_up(&self, path: &str) -> Vec<PathBuf> {
+    fn visible_ancestors(&self, path: &str) -> Vec<PathBuf> {
         // In a container without a cgroup namespace the path is the host's, while the
         // mount begins with the container's own group.
         let below = match path.strip_prefix(self.group.as_str()) {
@@ -111,16 +111,16 @@ impl Mount {
             _ => "",
         };
         let mut dir = self.point.clone();
-        let mut way = vec![dir.clone()];
+        let mut directories = vec![dir.clone()];
         for part in below.split('/').filter(|part| !part.is_empty()) {
             if part == ".." {
                 // A group outside of this namespace is not visible.
                 return vec![self.point.clone()];
             }
             dir.push(part);
-            way.push(dir.clone());
+            directories.push(dir.clone());
         }
-        way
+        directories
     }
 }
 
@@ -183,12 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_the_namespace_is_not_looked_for() {
+    fn a_group_outside_of_the_namespace_is_ignored() {
         let mount = Mount {
             group: "/".to_owned(),
             point: PathBuf::from("sys/fs/cgroup"),
         };
-        assert_eq!(mount.way_up("/../x"), [PathBuf::from("sys/fs/cgroup")]);
+        assert_eq!(
+            mount.visible_ancestors("/../x"),
+            [PathBuf::from("sys/fs/cgroup")]
+        );
         assert_eq!(unescape(r"/a\040b\"), r"/a b\");
     }
 }

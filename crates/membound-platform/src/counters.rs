@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_named_and_the_rest_is_opened() {
+    fn unavailable_events_are_named_and_the_rest_is_opened() {
         let (group, refused) = CounterGroup::open_any(&Event::ALL);
         assert_eq!(group.events().len() + refused.len(), Event::ALL.len());
         for (event, reason) in &refused {

@@ -228,15 +228,15 @@ mod tests {
 
     #[test]
     fn a_processor_in_disguise_has_no_name() {
-        let told = |model: u32, flags: &str| {
+        let model_of = |model: u32, flags: &str| {
             let cpu = from_tree(&format!(
                 "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\nflags\t\t: {flags}\n"
             ));
             (cpu.microarchitecture, cpu.published_rob)
         };
-        assert_eq!(told(167, "fpu avx512f").1, Some(352));
-        assert_eq!(told(167, "fpu avx512f amx_tile"), (None, None));
-        assert_eq!(told(143, "fpu avx512f amx_tile").1, Some(512));
+        assert_eq!(model_of(167, "fpu avx512f").1, Some(352));
+        assert_eq!(model_of(167, "fpu avx512f amx_tile"), (None, None));
+        assert_eq!(model_of(143, "fpu avx512f amx_tile").1, Some(512));
     }
 
     #[test]
@@ -267,14 +267,19 @@ mod tests {
         let root = Root::system();
         let cpu = read(&root);
         assert!(!cpu.online.is_empty() && !cpu.allowed.is_empty());
-        let told = from_cpuinfo(&root.read("proc/cpuinfo").unwrap());
-        if told.vendor.is_empty() || cpu.architecture != "x86_64" {
+        let from_proc = from_cpuinfo(&root.read("proc/cpuinfo").unwrap());
+        if from_proc.vendor.is_empty() || cpu.architecture != "x86_64" {
             eprintln!("skipped: /proc/cpuinfo has no x86 vendor");
             return;
         }
         assert_eq!(
             (cpu.vendor, cpu.family, cpu.model, cpu.stepping),
-            (told.vendor, told.family, told.model, told.stepping)
+            (
+                from_proc.vendor,
+                from_proc.family,
+                from_proc.model,
+                from_proc.stepping
+            )
         );
     }
 }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_clocks_go_on_with_what_a_thread_does() {
+    fn all_clocks_advance_with_the_work_of_a_thread() {
         let own = std::process::id();
         let read = || {
             [

@@ -43,11 +43,11 @@ impl ThreadUsage {
         (self.user_us + self.system_us) as f64 * 1e-6
     }
 
-    fn of(whose: libc::c_int) -> Self {
+    fn of(target: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the kernel writes one rusage into the place given; with a known `whose`
+        // SAFETY: the kernel writes one rusage into the place given; with a known `target`
         // and a valid place it cannot fail.
-        unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
+        unsafe { libc::getrusage(target, usage.as_mut_ptr()) };
         // SAFETY: all fields are integers, for which the zeroes from above are valid even
         // if a filter had refused the call.
         let usage = unsafe { usage.assume_init() };

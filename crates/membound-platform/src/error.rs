@@ -7,7 +7,7 @@ use membound_types::{CpuId, NodeId, NotMeasured};
 
 /// Why the machine could not be read or changed as requested.
 ///
-/// The text names the path and the value; [`Error::remedy`] tells what the user can do.
+/// The text names the path and the value; [`Error::remedy`] is what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

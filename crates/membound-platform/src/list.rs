@@ -86,14 +86,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_the_kernel_writes() {
+    fn lists_of_the_kernel_are_read() {
         assert_eq!(numbers("0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
         assert_eq!(numbers("5"), Some(vec![5]));
         assert_eq!(numbers("\n"), Some(vec![]));
     }
 
     #[test]
-    fn refuses_what_is_no_list() {
+    fn invalid_lists_are_refused() {
         for text in ["x", "3-1", "0-", "-2", "0-4294967295", "1 2"] {
             assert_eq!(numbers(text), None, "{text}");
         }
@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back(set in proptest::collection::btree_set(0u32..5000, 1..50)) {
+        fn displayed_lists_parse_to_the_same_set(set in proptest::collection::btree_set(0u32..5000, 1..50)) {
             let sorted: Vec<u32> = set.into_iter().collect();
             prop_assert_eq!(numbers(&show(sorted.iter().copied())), Some(sorted));
         }

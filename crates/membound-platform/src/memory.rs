@@ -32,15 +32,15 @@ pub fn available_bytes(root: &Root) -> u64 {
 /// Bytes that the tightest cgroup leaves; `None` where no cgroup limits this process.
 #[must_use]
 pub fn cgroup_left(root: &Root) -> Option<u64> {
-    cgroup::way_up(root, "memory")
+    cgroup::visible_ancestors(root, "memory")
         .into_iter()
-        .filter_map(|group| left(root, &group))
+        .filter_map(|group| group_left(root, &group))
         .min()
 }
 
 /// Limit minus use of one group. Inactive file pages are reclaimed when the limit is reached, so
 /// they count as free.
-fn left(root: &Root, group: &Group) -> Option<u64> {
+fn group_left(root: &Root, group: &Group) -> Option<u64> {
     let number = |name: &str| root.number::<u64>(group.dir.join(name));
     let (limit, usage, inactive) = match group.version {
         Version::One => (
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_it_is_what_the_machine_has() {
+    fn without_limits_it_is_the_memory_of_the_machine() {
         let tree = machine();
         assert_eq!(total_bytes(&tree.root()), 8192 * MIB);
         assert_eq!(available_bytes(&tree.root()), 4096 * MIB);
     }
 
     #[test]
-    fn the_tightest_group_on_the_way_up_counts_v2() {
+    fn the_tightest_ancestor_group_counts_v2() {
         let tree = machine()
             .file("proc/self/cgroup", "0::/a/b\n")
             .file(

@@ -36,7 +36,7 @@ pub struct MsrFiles {
 impl MsrFiles {
     /// The register files under `root`.
     #[must_use]
-    pub fn under(root: &Root) -> Self {
+    pub fn new(root: &Root) -> Self {
         Self { root: root.clone() }
     }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_register_is_eight_bytes_at_its_number() {
         let tree = Tree::new().file("dev/cpu/2/msr", vec![0u8; 0x1000]);
-        let files = MsrFiles::under(&tree.root());
+        let files = MsrFiles::new(&tree.root());
         files.access(CpuId(2)).unwrap();
         files.write(CpuId(2), 0x1a4, 0x0102_0304_0506_0708).unwrap();
         assert_eq!(files.read(CpuId(2), 0x1a4).unwrap(), 0x0102_0304_0506_0708);
@@ -150,16 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn a_high_register_lives_in_a_sparse_file() {
+    fn a_high_register_is_in_a_sparse_file() {
         let tree = Tree::new().file("dev/cpu/0/msr", "");
-        let files = MsrFiles::under(&tree.root());
+        let files = MsrFiles::new(&tree.root());
         files.write(CpuId(0), 0xc000_0108, 0x2f).unwrap();
         assert_eq!(files.read(CpuId(0), 0xc000_0108).unwrap(), 0x2f);
     }
 
     #[test]
     fn absence_has_a_remedy() {
-        let files = MsrFiles::under(&Tree::new().root());
+        let files = MsrFiles::new(&Tree::new().root());
         let missing = files.access(CpuId(0)).unwrap_err();
         assert_eq!(missing.remedy.as_deref(), Some("as root: modprobe msr"));
         assert!(matches!(

@@ -106,10 +106,10 @@ impl Topology {
     /// The nodes that have memory, ascending. Where sysfs gives no sizes at all, all nodes.
     #[must_use]
     pub fn memory_nodes(&self) -> Vec<NodeId> {
-        let told = self.nodes.iter().any(|node| node.memory_bytes > 0);
+        let sizes_known = self.nodes.iter().any(|node| node.memory_bytes > 0);
         self.nodes
             .iter()
-            .filter(|node| node.memory_bytes > 0 || !told)
+            .filter(|node| node.memory_bytes > 0 || !sizes_known)
             .map(|node| node.id)
             .collect()
     }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_nodes_with_memory() {
+    fn policies_select_nodes_with_memory() {
         let topology = Topology::read(&two_nodes_and_a_bare_one().root());
         let wanted = |policy, local| topology.wanted(policy, NodeId(local));
         assert_eq!(wanted(NodePolicy::LOCAL, 1).unwrap(), [NodeId(1)]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_not_taken_from_inside_another() {
+    fn a_field_is_not_read_from_inside_another() {
         assert_eq!(meminfo_bytes("XMemTotal: 1 kB\n", "MemTotal:"), None);
         assert_eq!(
             meminfo_bytes("HugePages_Total: 7\n", "HugePages_Total:"),

@@ -297,9 +297,7 @@ mod tests {
     fn names_and_states_on_a_fake_register_file() {
         let tree = registers();
         let root = tree.root();
-        MsrFiles::under(&root)
-            .write(CpuId(1), 0x1a4, 0b0101)
-            .unwrap();
+        MsrFiles::new(&root).write(CpuId(1), 0x1a4, 0b0101).unwrap();
         let controls = Controls::detect(&root, &intel());
         let controls = controls.known().unwrap();
         assert_eq!(
@@ -347,11 +345,11 @@ mod tests {
             .switch_off(&[], &[CpuId(0)], &guard)
             .unwrap_err();
         assert!(matches!(error, Error::Guard { .. }), "{error}");
-        assert_eq!(MsrFiles::under(&root).read(CpuId(0), 0x1a4).unwrap(), 0);
+        assert_eq!(MsrFiles::new(&root).read(CpuId(0), 0x1a4).unwrap(), 0);
     }
 
     #[test]
-    fn what_cannot_be_switched_says_why() {
+    fn prefetchers_that_cannot_be_switched_have_a_reason() {
         let nowhere = Tree::new().root();
         let reason = |cpu: &Cpu| {
             Controls::detect(&nowhere, cpu)

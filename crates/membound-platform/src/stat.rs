@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_understood_whatever_the_name_holds() {
+    fn lines_with_any_name_are_parsed() {
         let rest: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let line = format!("77 (a) Z (b) T {}\n", rest.join(" "));
         let stat = Stat::parse(line.as_bytes()).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_lacks_fields() {
+    fn truncated_lines_lack_fields() {
         for cut in ["", "77 (a", "77 (a)", "77 (a) ", "77 a Z"] {
             assert_eq!(Stat::parse(cut.as_bytes()), None, "{cut}");
         }

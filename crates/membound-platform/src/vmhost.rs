@@ -110,7 +110,7 @@ pub fn virtual_machines(root: &Root) -> Vec<VirtualMachine> {
         .collect()
 }
 
-/// Whether the process holds a virtual machine of KVM, whatever its name.
+/// Whether the process holds a virtual machine of KVM, regardless of its name.
 fn holds_machine(root: &Root, pid: u32) -> bool {
     let dir = format!("proc/{pid}/fd");
     root.names(&dir).iter().any(|fd| {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn separate_cpus_of_one_socket_are_told_from_the_rest() {
+    fn separate_cpus_of_one_socket_are_distinguished() {
         let placed = |first, second| {
             let threads = [("main", "0-3"), ("fc_vcpu 0", first), ("fc_vcpu 1", second)];
             only(&process(host(), 7, "firecracker", &threads)).placement

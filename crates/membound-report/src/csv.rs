@@ -139,13 +139,13 @@ pub fn fitted(model: &Model) -> String {
 /// `share NAME` for each level. A field that does not apply is empty; `missing` says why there is no time.
 #[must_use]
 pub fn prediction(prediction: &Prediction) -> String {
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     let levels: Vec<&str> = prediction
         .points
         .iter()
         .flat_map(|point| &point.expected)
         .map(|hits| hits.level.as_str())
-        .filter(|level| seen.insert(*level))
+        .filter(|level| names.insert(*level))
         .collect();
     let mut out =
         String::from("window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,missing");

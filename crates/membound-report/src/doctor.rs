@@ -107,7 +107,7 @@ impl Page {
 
     fn heading(&mut self, title: &str, remark: &str) {
         self.text.push('\n');
-        let title = clean(title);
+        let title = sanitized(title);
         if remark.is_empty() {
             self.line("", &title, Ink::Bold);
         } else {
@@ -118,7 +118,7 @@ impl Page {
     }
 
     fn finding(&mut self, finding: &Finding) {
-        let label = format!("  {:NAME$}", clean(&finding.key).replace('_', " "));
+        let label = format!("  {:NAME$}", sanitized(&finding.key).replace('_', " "));
         match &finding.value {
             Outcome::Known(value) => self.entry(&label, value, Ink::Plain),
             Outcome::Missing { not_measured } => {
@@ -141,7 +141,7 @@ impl Page {
             CapabilityState::Absent => Ink::Bad,
         };
         let state = format!("  {:STATE$}", capability.state);
-        let what = format!("{:NAME$}", clean(&capability.what));
+        let what = format!("{:NAME$}", sanitized(&capability.what));
         let indent = state.len() + what.chars().count();
         let label = format!("{}{what}", self.painted(&state, ink));
         self.set(&label, indent, &capability.how, Ink::Plain);
@@ -197,14 +197,14 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     let options = Options::new(width)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::wrap(&clean(text), options)
+    textwrap::wrap(&sanitized(text), options)
         .into_iter()
         .map(std::borrow::Cow::into_owned)
         .collect()
 }
 
 /// `text` without control characters, because names of machines and devices come from outside.
-fn clean(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     text.chars()
         .map(|letter| {
             if letter.is_control() {

@@ -131,11 +131,11 @@ fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-/// Formats a name as inline code, whatever characters it contains.
+/// Formats a name as inline code, with any characters in it.
 fn code(name: &str) -> String {
     // In a table, a bar ends the cell even within code, and within code only a longer fence can escape a
     // backtick.
-    let name = plain(name).replace('|', "\\|");
+    let name = plain_text(name).replace('|', "\\|");
     let fence = if name.contains('`') { "``" } else { "`" };
     let room = if name.contains('`') { " " } else { "" };
     let name = name.replace("``", "` `");
@@ -145,7 +145,7 @@ fn code(name: &str) -> String {
 /// Escapes all markup in `text`.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in plain(text).chars() {
+    for letter in plain_text(text).chars() {
         match letter {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
@@ -161,7 +161,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Replaces control characters, so that the text is one line.
-fn plain(text: &str) -> String {
+fn plain_text(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })
         .collect()

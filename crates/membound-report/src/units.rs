@@ -26,8 +26,8 @@ pub fn bytes_interval_after_value(size_bytes: u64, low_bytes: u64, high_bytes: u
         1.0
     };
     let (low, high) = (low_bytes as f64 / scale, high_bytes as f64 / scale);
-    let beside = low >= 0.01 && high < 9999.5;
-    if beside {
+    let shares_unit = low >= 0.01 && high < 9999.5;
+    if shares_unit {
         format!("[{}, {}]", compact(low), compact(high))
     } else {
         format!("[{}, {}]", bytes(low_bytes), bytes(high_bytes))
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_three_digits_and_never_say_nan() {
+    fn numbers_keep_three_digits_and_are_never_nan() {
         for (value, text) in [
             (0.0, "0.00"),
             (-0.001, "0.00"),

@@ -389,7 +389,7 @@ mod tests {
             let cut = &bytes[..part];
             assert!(table.row(cut, start, &mut context).is_none());
         }
-        // Entries that lead anywhere are refused, whatever they say.
+        // Entries that lead anywhere are refused, regardless of their content.
         let mut damaged = bytes.clone();
         for byte in &mut damaged[table.header.start as usize + 12..table.header.end as usize] {
             *byte = byte.wrapping_mul(31).wrapping_add(7);

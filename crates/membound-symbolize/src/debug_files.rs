@@ -52,15 +52,15 @@ pub(crate) fn find(
                 return Some(found);
             }
             notes.push(format!(
-                "{} is not used: its build-id is another than that of {}",
+                "{} is not used: its build-id differs from that of {}",
                 candidate.display(),
                 elf.name
             ));
         }
     }
     let link = link(elf)?;
-    let mut seen = false;
-    for candidate in beside(path, &link.file, places) {
+    let mut opened = false;
+    for candidate in candidates(path, &link.file, places) {
         // A program may name itself, if only a part of its debug information was moved.
         if is_same(&candidate, path) {
             continue;
@@ -68,13 +68,13 @@ pub(crate) fn find(
         let Some(found) = open(&candidate, notes) else {
             continue;
         };
-        seen = true;
+        opened = true;
         match belongs(elf, &found, &link) {
             Ok(()) => return Some(found),
             Err(why) => notes.push(format!("{} is not used: {why}", candidate.display())),
         }
     }
-    if !seen {
+    if !opened {
         notes.push(format!(
             "no debug information: {} names {}, which was not found",
             elf.name, link.file
@@ -101,22 +101,22 @@ pub(crate) fn find_shared(
             candidates.push(root.join(".dwz").join(file));
         }
     }
-    let mut seen = false;
+    let mut opened = false;
     for candidate in candidates {
         let Some(found) = open(&candidate, notes) else {
             continue;
         };
-        seen = true;
+        opened = true;
         if found.build_id.as_deref() == Some(id) {
             return Some(found);
         }
         notes.push(format!(
-            "{} is not used: its build-id is another than {} names",
+            "{} is not used: its build-id is not the one that {} names",
             candidate.display(),
             elf.name
         ));
     }
-    if !seen {
+    if !opened {
         notes.push(format!(
             "names are missing: {} shares debug information with {name}, which was not found",
             elf.name
@@ -133,7 +133,7 @@ fn by_build_id(root: &Path, id: &[u8]) -> Option<PathBuf> {
 }
 
 /// Paths at which debuggers search for a debug file with this name.
-fn beside(path: Option<&Path>, name: &str, places: &DebugPaths) -> Vec<PathBuf> {
+fn candidates(path: Option<&Path>, name: &str, places: &DebugPaths) -> Vec<PathBuf> {
     let Some(name) = Path::new(name).file_name() else {
         return Vec::new();
     };
@@ -161,7 +161,7 @@ fn belongs(elf: &Elf<'_>, found: &Elf<'_>, link: &Link) -> Result<(), String> {
         return if own == its {
             Ok(())
         } else {
-            Err(format!("its build-id is another than that of {}", elf.name))
+            Err(format!("its build-id differs from that of {}", elf.name))
         };
     }
     let mut checksum = crc32fast::Hasher::new();
@@ -171,7 +171,10 @@ fn belongs(elf: &Elf<'_>, found: &Elf<'_>, link: &Link) -> Result<(), String> {
     if checksum.finalize() == link.checksum {
         Ok(())
     } else {
-        Err(format!("its checksum is another than {} names", elf.name))
+        Err(format!(
+            "its checksum is not the one that {} names",
+            elf.name
+        ))
     }
 }
 

@@ -306,8 +306,8 @@ struct Contents {
 
 impl Contents {
     fn read<'data, R: ReadRef<'data>>(data: R) -> Result<Self, String> {
-        let header = FileHeader64::<LittleEndian>::parse(data).map_err(told)?;
-        let endian = header.endian().map_err(told)?;
+        let header = FileHeader64::<LittleEndian>::parse(data).map_err(error_text)?;
+        let endian = header.endian().map_err(error_text)?;
         if header.e_ident.data != elf::ELFDATA2LSB || endian != LE {
             return Err("not a little-endian file".to_owned());
         }
@@ -348,7 +348,7 @@ impl Contents {
                 _ => {}
             }
         }
-        let sections = header.sections(LE, data).map_err(told)?;
+        let sections = header.sections(LE, data).map_err(error_text)?;
         for section in sections.iter() {
             let name = sections.section_name(LE, section).unwrap_or_default();
             let name = &name[..name.len().min(MAX_NAME_BYTES)];
@@ -381,7 +381,7 @@ impl Contents {
 }
 
 /// Messages of the `object` crate begin with a capital letter.
-fn told(error: read::Error) -> String {
+fn error_text(error: read::Error) -> String {
     error.to_string().to_lowercase()
 }
 

@@ -148,10 +148,10 @@ fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
             return Ok(false);
         }
         let end = bytes.iter().position(|&byte| byte == b'\n');
-        let taken = end.unwrap_or(bytes.len());
+        let line_bytes = end.unwrap_or(bytes.len());
         let room = MAX_LINE_BYTES.saturating_sub(line.len());
-        line.extend_from_slice(&bytes[..taken.min(room)]);
-        from.consume(taken + usize::from(end.is_some()));
+        line.extend_from_slice(&bytes[..line_bytes.min(room)]);
+        from.consume(line_bytes + usize::from(end.is_some()));
         if end.is_some() {
             return Ok(true);
         }

@@ -73,7 +73,7 @@ impl Machine {
     }
 
     /// Registers with a slot in the plain form of a rule: rbx, rbp, r12–r15; or x19–x29.
-    pub(crate) const fn usual(self) -> &'static [u8] {
+    pub(crate) const fn callee_saved(self) -> &'static [u8] {
         match self {
             Self::X86_64 => &[3, 5, 12, 13, 14, 15],
             Self::Aarch64 => &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29],

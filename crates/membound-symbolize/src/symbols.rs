@@ -10,7 +10,7 @@ use crate::demangle;
 use crate::dwarf::Debug;
 use crate::elf::{Elf, hexadecimal};
 use crate::error::Error;
-use crate::table::{Found, Table};
+use crate::table::{FoundSymbol, Table};
 
 /// A function, or a separate part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Symbols {
         Self::open_with(path, &DebugPaths::default())
     }
 
-    /// Opens a file. Debug information is searched for in these directories, and beside the file.
+    /// Opens a file. Debug information is searched for in these directories, and next to the file.
     ///
     /// # Errors
     /// When the file cannot be read or is not an ELF file.
@@ -299,7 +299,7 @@ impl Symbols {
     }
 }
 
-fn variable(found: Found) -> Variable {
+fn variable(found: FoundSymbol) -> Variable {
     let name = found.name.as_deref().unwrap_or_default();
     Variable {
         name: demangle(name).into_owned(),

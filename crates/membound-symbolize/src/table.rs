@@ -38,7 +38,7 @@ pub(crate) struct Table {
 }
 
 /// A function, variable or section that contains an address.
-pub(crate) struct Found {
+pub(crate) struct FoundSymbol {
     /// Name as it is in the file; `None` where only the extent is known.
     pub(crate) name: Option<String>,
     pub(crate) start: u64,
@@ -98,15 +98,15 @@ impl Table {
         table
     }
 
-    pub(crate) fn function(&self, address: u64) -> Option<Found> {
+    pub(crate) fn function(&self, address: u64) -> Option<FoundSymbol> {
         self.found(&self.functions, address)
     }
 
     /// The variable at an address, else the section.
-    pub(crate) fn variable(&self, address: u64) -> Option<Found> {
+    pub(crate) fn variable(&self, address: u64) -> Option<FoundSymbol> {
         self.found(&self.variables, address).or_else(|| {
             let section = self.sections.find(address)?;
-            Some(Found {
+            Some(FoundSymbol {
                 name: Some(section.what.clone()),
                 start: section.start,
                 end: section.end,
@@ -114,13 +114,13 @@ impl Table {
         })
     }
 
-    pub(crate) fn thread_local(&self, offset: u64) -> Option<Found> {
+    pub(crate) fn thread_local(&self, offset: u64) -> Option<FoundSymbol> {
         self.found(&self.thread_locals, offset)
     }
 
-    fn found(&self, ranges: &Ranges<Name>, address: u64) -> Option<Found> {
+    fn found(&self, ranges: &Ranges<Name>, address: u64) -> Option<FoundSymbol> {
         let item = ranges.find(address)?;
-        Some(Found {
+        Some(FoundSymbol {
             name: self.name(&item.what),
             start: item.start,
             end: item.end,

@@ -22,8 +22,8 @@ impl Commit {
         if git(directory, &["ls-files", "."])?.is_empty() {
             return None;
         }
-        let told = git(directory, &["log", "-1", "--format=%h %cs", "--abbrev=9"])?;
-        let (hash, date) = told.split_once(' ')?;
+        let output = git(directory, &["log", "-1", "--format=%h %cs", "--abbrev=9"])?;
+        let (hash, date) = output.split_once(' ')?;
         let changed = git(
             directory,
             &["status", "--porcelain", "--untracked-files=no"],

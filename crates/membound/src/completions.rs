@@ -88,28 +88,28 @@ type Values = (TypeId, Vec<String>);
 /// Names of values that clap does not know, with the type that parses them.
 fn values() -> [Values; 18] {
     [
-        named(&Access::ALL),
-        named(&BandwidthKernel::ALL),
-        named(&BatchHarvest::ALL),
-        named(By::ALL),
-        named(&DistanceRule::ALL),
-        named(&ExploreSweep::ALL),
-        named(&Fence::ALL),
-        named(&Filler::ALL),
-        named(&FitData::ALL),
-        named(&HarvestRole::ALL),
-        named(&IdlePolicy::ALL),
-        named(&PageKind::ALL),
-        named(&PatchBody::ALL),
-        named(&Pattern::ALL),
-        named(&SmtPolicy::ALL),
-        named(Sort::ALL),
-        named(&Weights::ALL),
-        named(&WindowKernel::ALL),
+        value_names(&Access::ALL),
+        value_names(&BandwidthKernel::ALL),
+        value_names(&BatchHarvest::ALL),
+        value_names(By::ALL),
+        value_names(&DistanceRule::ALL),
+        value_names(&ExploreSweep::ALL),
+        value_names(&Fence::ALL),
+        value_names(&Filler::ALL),
+        value_names(&FitData::ALL),
+        value_names(&HarvestRole::ALL),
+        value_names(&IdlePolicy::ALL),
+        value_names(&PageKind::ALL),
+        value_names(&PatchBody::ALL),
+        value_names(&Pattern::ALL),
+        value_names(&SmtPolicy::ALL),
+        value_names(Sort::ALL),
+        value_names(&Weights::ALL),
+        value_names(&WindowKernel::ALL),
     ]
 }
 
-fn named<T: Display + 'static>(all: &[T]) -> Values {
+fn value_names<T: Display + 'static>(all: &[T]) -> Values {
     let names = all.iter().map(ToString::to_string);
     (TypeId::of::<T>(), names.collect())
 }
@@ -123,24 +123,24 @@ mod tests {
 
     /// Checks that every argument that is a path has a hint, derived from the name of its value: without one,
     /// shells would offer any path.
-    fn check_paths(command: &Command, seen: &mut usize) {
+    fn check_paths(command: &Command, paths: &mut usize) {
         for arg in command.get_arguments().filter(|it| !it.is_hide_set()) {
             if arg.get_value_parser().type_id() == TypeId::of::<std::path::PathBuf>() {
                 let (of, id) = (command.get_name(), arg.get_id());
                 assert_ne!(hint(arg), ValueHint::Unknown, "{of}: {id}");
-                *seen += 1;
+                *paths += 1;
             }
         }
         for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
-            check_paths(inner, seen);
+            check_paths(inner, paths);
         }
     }
 
     #[test]
     fn every_path_has_a_hint() {
-        let mut seen = 0;
-        check_paths(&Cli::command(), &mut seen);
-        assert!(seen > 20, "{seen} paths");
+        let mut paths = 0;
+        check_paths(&Cli::command(), &mut paths);
+        assert!(paths > 20, "{paths} paths");
     }
 
     #[test]

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_holds_instead_is_said() {
+    fn the_error_names_the_kind_of_document_found() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("document.json");
         for (text, expected) in [

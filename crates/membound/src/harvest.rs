@@ -3,7 +3,6 @@
 pub(crate) mod args;
 mod balance;
 mod batch;
-mod beside;
 mod cast;
 mod choices;
 mod copies;
@@ -24,6 +23,7 @@ mod programs;
 mod requests;
 mod roles;
 mod run;
+mod sibling_binding;
 mod slots;
 mod slowdown;
 mod smt;
@@ -32,7 +32,7 @@ mod stage;
 mod stop;
 mod times;
 mod timing;
-mod worth;
+mod yield_ranking;
 
 use std::process::ExitCode;
 

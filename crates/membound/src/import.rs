@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let imported = imported.context("nothing was imported")?;
     if let Some(summary) = summary {
         let summary = summary.join().unwrap_or_else(|why| resume_unwind(why));
-        tell(args, &imported, summary.as_deref());
+        print_result(args, &imported, summary.as_deref());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -88,9 +88,9 @@ fn read(path: &Path) -> anyhow::Result<(Vec<u8>, String)> {
     Ok((bytes, date.unwrap_or_default()))
 }
 
-fn tell(args: &ImportArgs, imported: &Imported, summary: Option<&str>) {
+fn print_result(args: &ImportArgs, imported: &Imported, summary: Option<&str>) {
     if let Some(summary) = summary {
-        output::tell(summary);
+        output::write_stderr(summary);
     }
     output::complain(&format!(
         "{} samples and {} accesses of {} are in {}",

@@ -50,11 +50,11 @@ impl Job {
     /// Begins to catch signals, except ignored ones: the program inherits those as ignored too.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         let left_alone = ignored() | KEPT.load(Ordering::Relaxed);
-        let taken = PASSED_ON
+        let listened = PASSED_ON
             .into_iter()
             .chain(SHARED)
             .filter(|signal| left_alone & (1 << (signal - 1)) == 0);
-        let signals = SignalsInfo::new(taken).context("cannot listen for signals")?;
+        let signals = SignalsInfo::new(listened).context("cannot listen for signals")?;
         Ok(Self { signals })
     }
 

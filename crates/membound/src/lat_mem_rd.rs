@@ -100,7 +100,7 @@ pub(crate) fn run(args: &LatMemRdArgs) -> anyhow::Result<ExitCode> {
             output::print("\n");
         }
         if session.cancelled() {
-            output::complain("interrupted: what was measured stands above");
+            output::complain("interrupted: only the sizes above were measured");
             return Ok(ExitCode::FAILURE);
         }
     }

@@ -57,7 +57,7 @@ impl Store {
     }
 
     /// Path of the complete profile of this host, whether or not it exists; `None` without a directory.
-    pub(crate) fn kept(&self) -> Option<PathBuf> {
+    pub(crate) fn profile_path(&self) -> Option<PathBuf> {
         self.path("json")
     }
 

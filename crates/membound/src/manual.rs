@@ -23,7 +23,7 @@ pub(crate) struct ManArgs {
 
 /// Prints a page in roff, or writes all of them, for the command line that `root` defines.
 pub(crate) fn run(args: &ManArgs, root: Command) -> anyhow::Result<ExitCode> {
-    let command = named(root, &args.names)?;
+    let command = find_command(root, &args.names)?;
     match &args.all {
         Some(directory) => write_all(command, directory)?,
         None => output::print(&page(command)?.1),
@@ -66,7 +66,7 @@ fn write_all(command: Command, directory: &Path) -> anyhow::Result<()> {
 }
 
 /// The visible subcommand under these names, with its full name.
-fn named(root: Command, names: &[String]) -> Result<Command, Usage> {
+fn find_command(root: Command, names: &[String]) -> Result<Command, Usage> {
     // Every build of a version gives the same page, so the long version is left out; `help` has no page.
     let mut root = root.long_version(None).disable_help_subcommand(true);
     root.build();

@@ -80,7 +80,7 @@ impl Target {
                 parent.display()
             );
         }
-        beside(path)
+        temporary_file(path)
             .map_err(|error| takes_no_files(error, parent))
             .with_context(place)?;
         Ok(Self::File(path.to_owned()))
@@ -125,12 +125,12 @@ impl Target {
     }
 }
 
-/// Replaces `path` in one step, through a temporary file beside it that is synced to disk before it replaces
+/// Replaces `path` in one step, through a temporary file in its directory that is synced to disk before it replaces
 /// the old one. Permissions of an existing file are kept.
 pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    replace_with(path, |beside| {
+    replace_with(path, |temporary| {
         let place = || format!("cannot write {}", path.display());
-        fs::write(beside, text).with_context(place)
+        fs::write(temporary, text).with_context(place)
     })
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn replace_with(
     let place = || format!("cannot write {}", path.display());
     // A symbolic link is kept: the file that it points to is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let file = beside(path).with_context(place)?;
+    let file = temporary_file(path).with_context(place)?;
     write(file.path())?;
     file.as_file().sync_all().with_context(place)?;
     let permissions = fs::metadata(path).map(|found| found.permissions());
@@ -155,7 +155,7 @@ pub(crate) fn replace_with(
 }
 
 /// A temporary file in the directory of `path`, removed when it is dropped.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
+fn temporary_file(path: &Path) -> io::Result<NamedTempFile> {
     // The whole error names the temporary file, which means nothing to the user.
     NamedTempFile::new_in(directory(path)).map_err(|error| of_the_system(&error))
 }
@@ -230,7 +230,7 @@ pub(crate) fn complain(line: &str) {
 }
 
 /// Writes text to stderr unchanged. Failures are ignored, since they could not be reported.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn write_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_keeps_its_permissions() {
+    fn replacing_a_file_keeps_its_permissions() {
         use std::os::unix::fs::PermissionsExt;
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("profile.json");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_is_what_was_asked_for_else_the_terminals_within_reason() {
+    fn the_width_is_the_requested_one_or_the_terminals_within_limits() {
         for (asked, terminal, expected) in [
             (None, None, 80),
             (None, Some(132), 132),
@@ -368,13 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_error_is_told_apart_however_it_is_wrapped() {
+    fn usage_errors_are_recognised_through_any_context() {
         let error = anyhow::Error::new(Usage("no".to_owned())).context("where");
         assert!(error.is::<Usage>());
     }
 
     #[test]
-    fn what_cannot_be_written_is_named() {
+    fn the_error_names_the_path_that_cannot_be_written() {
         let place = tempfile::tempdir().unwrap();
         for path in [place.path().to_owned(), place.path().join("no/such/file")] {
             let error = format!("{:#}", Target::open(&path).unwrap_err());

@@ -22,7 +22,7 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{Printed, kept, options, record, tell, usual};
+use once::{Printed, default_options, options, partial_run_context, print_summary, record};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -41,14 +41,14 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         return repeat::run(args);
     }
     let options = options(args)?;
-    let telling = if args.quiet {
+    let printed = if args.quiet {
         Printed::Nothing
     } else {
         Printed::Summary
     };
     match (args.pid, args.command.split_first()) {
-        (Some(pid), _) => attach(pid, options, telling),
-        (None, Some((name, arguments))) => launch(name, arguments, options, telling),
+        (Some(pid), _) => attach(pid, options, printed),
+        (None, Some((name, arguments))) => launch(name, arguments, options, printed),
         (None, None) => anyhow::bail!("there is neither a command nor a process"),
     }
 }
@@ -57,9 +57,9 @@ fn launch(
     name: &OsString,
     arguments: &[OsString],
     options: Options,
-    telling: Printed,
+    printed: Printed,
 ) -> anyhow::Result<ExitCode> {
-    Ok(match record(name, arguments, options, telling)? {
+    Ok(match record(name, arguments, options, printed)? {
         // The exit code of a program that failed takes precedence over ours.
         Recorded::Failed(End::Exited(0), code) | Recorded::NotStarted(code) => code,
         Recorded::Whole(end) | Recorded::Failed(end, _) => job::end_like(end),
@@ -73,7 +73,7 @@ fn launch(
 pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> anyhow::Result<()> {
     let options = Options {
         machine: machine::profile(None)?,
-        ..usual(run)
+        ..default_options(run)
     };
     let code = launch(&program.into(), arguments, options, Printed::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
@@ -95,7 +95,7 @@ pub(crate) fn in_place(
         machine,
         objects: None,
         duration: Some(duration),
-        ..usual(run)
+        ..default_options(run)
     };
     record(name, arguments, options, Printed::Nothing)
 }
@@ -124,7 +124,7 @@ pub(crate) fn for_harvest(
         blocks: Blocks::Off,
         bursts: Bursts::Off,
         harvest: Some(harvest),
-        ..usual(run)
+        ..default_options(run)
     };
     match Recorder::launch(program, options) {
         Ok(recorder) => Ok(Ok(recorder)),
@@ -136,7 +136,7 @@ pub(crate) fn for_harvest(
     }
 }
 
-fn attach(pid: u32, options: Options, telling: Printed) -> anyhow::Result<ExitCode> {
+fn attach(pid: u32, options: Options, printed: Printed) -> anyhow::Result<ExitCode> {
     let path = options.output.clone();
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
@@ -154,8 +154,10 @@ fn attach(pid: u32, options: Options, telling: Printed) -> anyhow::Result<ExitCo
     let ended = match over {
         Over::Gone | Over::Stopped | Over::Elapsed => Ended::Detached,
     };
-    let summary = recorder.finish(ended).with_context(|| kept(&path))?;
-    tell(&summary, telling);
+    let summary = recorder
+        .finish(ended)
+        .with_context(|| partial_run_context(&path))?;
+    print_summary(&summary, printed);
     // An attached process has no exit code that could take precedence.
     ensure!(
         summary.samples > 0,

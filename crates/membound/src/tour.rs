@@ -25,7 +25,7 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     };
     // Checked before the minute of measuring, not after it.
     Target::page(&args.html)?;
-    let second = beside(&args.html);
+    let second = profile_page(&args.html);
     let mut second = (Target::open(&second)?, second);
     output::complain("measuring this machine's memory hierarchy; this takes about a minute");
     let code = measure::run(&measure)?;
@@ -56,8 +56,8 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Path of the profile's page beside the machine's: `tour.html` gives `tour-profile.html`.
-fn beside(page: &Path) -> PathBuf {
+/// Path of the profile page next to the page of the machine: `tour.html` gives `tour-profile.html`.
+fn profile_page(page: &Path) -> PathBuf {
     let stem = page.file_stem().unwrap_or_default().to_string_lossy();
     page.with_file_name(format!("{stem}-profile.html"))
 }

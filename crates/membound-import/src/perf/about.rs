@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn build_ids_have_the_length_that_is_said() {
+    fn build_ids_have_their_declared_length() {
         let mut body = 7_u32.to_le_bytes().to_vec();
         body.extend([0xab; 20]);
         body.extend([0; 4]);

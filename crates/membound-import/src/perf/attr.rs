@@ -150,8 +150,8 @@ impl Attr {
         if !self.has_sample_id {
             return 0;
         }
-        let held = self.sample_type & (TID | TIME | ID | STREAM_ID | CPU | IDENTIFIER);
-        held.count_ones() as u64 * 8
+        let fields = self.sample_type & (TID | TIME | ID | STREAM_ID | CPU | IDENTIFIER);
+        fields.count_ones() as u64 * 8
     }
 
     /// Refuses samples with unknown fields, because the fields after them cannot be located.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_say_the_same_in_either_order() {
+    fn attributes_are_equal_in_either_byte_order() {
         let mut both = [ByteOrder::Little, ByteOrder::Big]
             .map(|order| Attr::read(&attr(order), order).unwrap());
         // The more significant bit of two is the one that was set: it lies first in either order.

@@ -42,7 +42,7 @@ impl Event {
         let name = match (name, unit) {
             (Some(name), _) if !name.is_empty() => shown(name),
             (_, Some(unit)) => shown(&format!("{unit}/config={:#x}/", attr.config)),
-            _ => nameless(attr),
+            _ => default_name(attr),
         };
         Self {
             kind: event_kind(attr, &name),
@@ -53,7 +53,7 @@ impl Event {
     }
 }
 
-fn nameless(attr: &Attr) -> String {
+fn default_name(attr: &Attr) -> String {
     match (attr.kind, attr.config & 0xffff_ffff) {
         (kind::SOFTWARE, 0) => "cpu-clock".to_owned(),
         (kind::SOFTWARE, 1) => "task-clock".to_owned(),

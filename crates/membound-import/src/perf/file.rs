@@ -65,10 +65,10 @@ pub(super) fn read(file: &[u8]) -> Result<Container, Error> {
     if size == OF_PIPE {
         return pipe(file, order);
     }
-    whole(file, order)
+    read_container(file, order)
 }
 
-fn whole(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
+fn read_container(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
     /// 64-bit words of the bitmap of features.
     const FEATURE_WORDS: u64 = 4;
     let cut = |what, at| Error::Cut { what, at };

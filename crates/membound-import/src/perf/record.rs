@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_s_numbers_are_told_from_a_build_id() {
+    fn file_numbers_are_distinguished_from_a_build_id() {
         let mut id = [0; 24];
         id[0] = 20;
         id[4..24].fill(0xab);

@@ -178,11 +178,12 @@ pub(super) fn read<'a>(
         sample.stack = stack(&mut at)?;
     }
     // `perf record -d` requests the data source of any event; for other events it is empty.
-    let told = access(&mut at, attr)?.filter(|told| told.operation != Operation::Unknown);
+    let data_source =
+        access(&mut at, attr)?.filter(|data_source| data_source.operation != Operation::Unknown);
     sample.access = match event.sampler {
         None => None,
-        Some(Sampler::Ibs) if told.is_none() => op(raw, order, &mut sample),
-        Some(_) => told,
+        Some(Sampler::Ibs) if data_source.is_none() => op(raw, order, &mut sample),
+        Some(_) => data_source,
     };
     if let Some(access) = &mut sample.access {
         // perf writes 0 for an unknown address.
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_chains_say_where_what_follows_runs() {
+    fn marks_in_chains_give_the_mode_of_the_next_frames() {
         let attr = Attr {
             sample_type: sample_type::CALLCHAIN,
             ..Attr::default()

@@ -255,11 +255,11 @@ impl<'a> PerfData<'a> {
             at: frame.at,
             problem: "is shorter than its header",
         };
-        let whose = Trace::read(frame.body, self.order).ok_or(damaged)?;
+        let trace = Trace::read(frame.body, self.order).ok_or(damaged)?;
         let number = u32::try_from(self.traces.len()).unwrap_or(u32::MAX);
         let begin = frame.at + 8 + frame.body.len() as u64;
         self.traces
-            .push((whose, usize::try_from(begin).unwrap_or(usize::MAX)));
+            .push((trace, usize::try_from(begin).unwrap_or(usize::MAX)));
         for next in spe::Records::new(frame.behind, self.sources) {
             match next {
                 Next::Rest(bytes) => {

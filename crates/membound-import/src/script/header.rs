@@ -141,21 +141,21 @@ fn split_at_time(line: &str) -> Result<(u64, &str, &str), &'static str> {
 
 /// The data after the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rest<'a> {
+pub(super) struct RecordTail<'a> {
     pub(super) access: Option<MemoryAccess>,
     pub(super) frame: Option<ScriptFrame<'a>>,
 }
 
 /// Parses the text after the event: a data address, a data source and an instruction.
-pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
+pub(super) fn rest(text: &str) -> Result<RecordTail<'_>, &'static str> {
     /// How perf prints the beginning of a data source in words.
     const IN_WORDS: &str = "|OP ";
     let Some(at) = text.find(IN_WORDS) else {
-        return Ok(plain(text.trim()));
+        return Ok(plain_rest(text.trim()));
     };
     let mut before = &text[..at];
     let source = last_word(&mut before).and_then(hexadecimal);
-    let source = source.ok_or("has no number of its data source")?;
+    let source = source.ok_or("has no value of its data source")?;
     let mut access = data_src::decode(source);
     access.address = last_word(&mut before)
         .and_then(hexadecimal)
@@ -179,14 +179,14 @@ pub(super) fn rest(text: &str) -> Result<Rest<'_>, &'static str> {
             break;
         }
     }
-    Ok(Rest {
+    Ok(RecordTail {
         access: Some(access),
         frame,
     })
 }
 
 /// Parses an instruction that may have a data address before it.
-fn plain(text: &str) -> Rest<'_> {
+fn plain_rest(text: &str) -> RecordTail<'_> {
     let mut behind = text;
     let first = word(&mut behind).and_then(hexadecimal);
     let mut look = behind;
@@ -194,7 +194,7 @@ fn plain(text: &str) -> Rest<'_> {
     let follows = look.trim_start();
     let has_address = second.and_then(hexadecimal).is_some() && !follows.is_empty();
     let has_address = has_address && !follows.starts_with('(');
-    Rest {
+    RecordTail {
         access: None,
         frame: match (first, has_address) {
             (Some(_), true) => frame(behind.trim()),
@@ -265,18 +265,20 @@ mod tests {
 
     #[test]
     fn an_address_of_data_may_stand_before_the_instruction() {
-        let found = plain("7ffc0010 401000 main+0x4 (/bin/x)").frame.unwrap();
+        let found = plain_rest("7ffc0010 401000 main+0x4 (/bin/x)")
+            .frame
+            .unwrap();
         assert_eq!((found.address, found.function), (0x40_1000, Some("main")));
-        let found = plain("401000 add (/bin/x)").frame.unwrap();
+        let found = plain_rest("401000 add (/bin/x)").frame.unwrap();
         assert_eq!((found.address, found.function), (0x40_1000, Some("add")));
-        let found = plain("401000 [unknown] ([unknown])").frame.unwrap();
+        let found = plain_rest("401000 [unknown] ([unknown])").frame.unwrap();
         assert_eq!((found.function, found.file), (None, None));
-        assert_eq!(plain("").frame, None);
+        assert_eq!(plain_rest("").frame, None);
         assert_eq!(frame("401000 (/bin/x)").unwrap().file, Some("/bin/x"));
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn malformed_lines_are_refused() {
         for line in [
             "",
             "12.5:",

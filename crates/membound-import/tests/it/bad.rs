@@ -80,7 +80,7 @@ fn records_that_cannot_be_read_here_are_refused() {
 }
 
 #[test]
-fn a_recording_that_was_killed_says_so() {
+fn a_killed_recording_is_reported() {
     let mut bytes = one_sample(PerfEvent::default()).file();
     bytes[48..56].fill(0);
     assert_eq!(checked(&bytes), Err(Error::NotEnded));
@@ -93,7 +93,7 @@ fn a_recording_that_was_killed_says_so() {
 }
 
 #[test]
-fn events_that_cannot_be_told_apart_are_refused() {
+fn indistinguishable_events_are_refused() {
     use membound_testkit::perf_data::sample_type::IDENTIFIER;
     let bare = |ids| PerfEvent {
         sample_type: PerfEvent::default().sample_type & !IDENTIFIER,
@@ -153,7 +153,7 @@ proptest! {
 
 /// Found by the fuzzer: a line end in what should be a version number.
 #[test]
-fn a_version_with_a_line_end_is_told_in_one_line() {
+fn a_version_with_a_line_end_is_shown_in_one_line() {
     let error = checked(b"PERFILE\n and more than eight bytes").unwrap_err();
     assert!(error.to_string().contains("PERFILE\\n"), "{error}");
 }

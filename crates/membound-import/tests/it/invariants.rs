@@ -1,4 +1,4 @@
-//! Properties of every result, whatever was read. The fuzzer includes this file too.
+//! Properties of every result, for any input. The fuzzer includes this file too.
 
 use membound_import::{Error, Format, PerfData, Record, Script, chain};
 

@@ -105,7 +105,7 @@ fn spe_is_read_from_its_packets() {
 }
 
 #[test]
-fn every_recording_says_of_what_machine_it_is() {
+fn every_recording_names_its_machine() {
     for (name, file) in memory_recordings() {
         let bytes = file.file();
         let data = PerfData::read(&bytes).unwrap();

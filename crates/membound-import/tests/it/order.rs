@@ -17,7 +17,7 @@ fn sample(file: PerfDataFile, id: u64, t_ns: u64) -> PerfDataFile {
 }
 
 #[test]
-fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
+fn records_of_all_cpus_come_in_the_order_of_time() {
     let file = PerfDataFile::new(Endian::Little).event(PerfEvent::default());
     let fork = file.bytes().u32(9).u32(7).u32(9).u32(7).u64(250);
     let exit = file.bytes().u32(9).u32(7).u32(9).u32(7).u64(350);
@@ -32,7 +32,7 @@ fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
         .record(200, 0, &[], &[]);
     let bytes = sample(file, 1, 200).file();
     let data = PerfData::read(&bytes).unwrap();
-    let seen: Vec<(&str, Option<u64>)> = data
+    let records: Vec<(&str, Option<u64>)> = data
         .records()
         .map(|record| match record {
             Record::Sample(sample) => ("sample", sample.t_ns),
@@ -45,7 +45,7 @@ fn records_come_in_the_order_of_time_whatever_cpu_wrote_them() {
         })
         .collect();
     assert_eq!(
-        seen,
+        records,
         [
             ("sample", Some(100)),
             ("sample", Some(200)),

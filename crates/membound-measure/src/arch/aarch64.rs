@@ -22,7 +22,7 @@ use super::{
 };
 use crate::Error;
 
-/// Line size by which kernels count, in bytes, whatever the machine's line size is.
+/// Line size by which kernels count, in bytes, regardless of the machine's line size.
 const LINE: u32 = 64;
 /// Bytes of a vector register.
 const VECTOR: u32 = 16;

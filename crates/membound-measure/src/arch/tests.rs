@@ -28,7 +28,7 @@ fn ring(count: usize, link: Link, key: u64) -> Vec<[u64; 8]> {
 }
 
 #[test]
-fn every_kind_of_chase_ends_where_the_chain_says() {
+fn every_kind_of_chase_ends_where_the_chain_predicts() {
     const KEY: u64 = 0x5555_0000_1234;
     for backend in backends() {
         for link in [Link::Pointer, Link::ScrambledOffset] {
@@ -111,7 +111,7 @@ pub(in crate::arch) fn check_stream(stream: &dyn StreamLoop, kernel: BandwidthKe
 }
 
 #[test]
-fn every_bandwidth_kernel_leaves_what_it_should_in_the_arrays() {
+fn every_bandwidth_kernel_writes_the_expected_values() {
     for backend in backends() {
         for kernel in BandwidthKernel::ALL {
             match backend.stream(kernel, backend.widest_vector()) {
@@ -181,7 +181,7 @@ fn a_mix_of_nothing_or_too_much_is_refused() {
 struct Area([f64; 256]);
 
 #[test]
-fn every_window_kernel_does_what_the_portable_one_does() {
+fn every_window_kernel_agrees_with_the_portable_one() {
     let portable = Portable.window(WindowKernel::Scalar, 256).unwrap();
     let mut expected = Area(std::array::from_fn(|i| i as f64));
     // SAFETY: eight windows of 256 bytes are the whole area.
@@ -220,7 +220,7 @@ fn this_machines_kernels_are_emitted() {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
-fn this_machines_kernels_are_portable_and_say_why() {
+fn this_machines_kernels_are_portable_with_a_reason() {
     let (backend, why) = native_or_why_not();
     assert_eq!(backend.name(), "portable");
     let why = why.unwrap();

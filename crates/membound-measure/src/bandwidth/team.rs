@@ -154,9 +154,9 @@ impl<'a> Cursor<'a> {
         loop {
             let start = clock.now();
             let done = self.advance(bytes);
-            let taken = (clock.now() - start) as f64 - clock.overhead_ticks();
-            if taken * 4.0 >= ticks {
-                return done * ticks / taken;
+            let elapsed_ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
+            if elapsed_ticks * 4.0 >= ticks {
+                return done * ticks / elapsed_ticks;
             }
             bytes = done * 2.0;
         }

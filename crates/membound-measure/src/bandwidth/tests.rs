@@ -169,7 +169,7 @@ fn kernels_that_a_backend_lacks_are_skipped_with_the_reason() {
 }
 
 #[test]
-fn what_cannot_be_had_is_skipped_with_its_reason() {
+fn unavailable_parts_are_skipped_with_a_reason() {
     with_session(|session| {
         let mut config = quick(&[24 << 10], &[1]);
         config.kernels = vec![BandwidthKernel::Copy];
@@ -185,7 +185,7 @@ fn what_cannot_be_had_is_skipped_with_its_reason() {
 }
 
 #[test]
-fn a_cancelled_run_returns_what_there_is() {
+fn a_cancelled_run_returns_its_results_so_far() {
     struct CancelAt<'a>(&'a AtomicBool, AtomicU32);
     impl crate::Progress for CancelAt<'_> {
         fn at(&self, _share: f64, _doing: &str) {

@@ -100,14 +100,14 @@ impl LineExchange {
             };
             (served, joined(answering))
         });
-        let seen = answered.map_err(|error| {
+        let observed = answered.map_err(|error| {
             Fault::Failed(Error::Copy {
                 cpu: to,
                 reason: error.to_string(),
             })
         })?;
         let mut visit = served?;
-        add_disturbance(&mut visit.disturbed, &seen);
+        add_disturbance(&mut visit.disturbed, &observed);
         visit.disturbed.steal_ms += steal.end(session.root);
         Ok(vec![visit])
     }
@@ -199,16 +199,16 @@ impl LineExchange {
 
     /// Answers until the batch ends; `false` when the rally is over.
     fn answer_batch(&self, line: &AtomicU64) -> bool {
-        let mut seen = 0;
+        let mut last_value = 0;
         loop {
             for _ in 0..Self::LOADS_PER_CHECK {
                 let value = line.load(Ordering::Acquire);
                 // Until this batch has begun, the line may hold `END` from its previous batch.
-                if value == Self::END && seen != 0 {
+                if value == Self::END && last_value != 0 {
                     return true;
                 }
                 if value & 1 == 1 {
-                    seen = value;
+                    last_value = value;
                     line.store(value + 1, Ordering::Release);
                 }
             }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rally_that_is_cancelled_ends_and_one_with_nobody_there_fails() {
+    fn a_cancelled_rally_ends_and_one_without_a_partner_fails() {
         let root = Root::system();
         let cancel = AtomicBool::new(false);
         let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();

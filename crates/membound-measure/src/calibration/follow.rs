@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loop_follows_as_many_pointers_as_it_is_told() {
+    fn the_loop_follows_the_given_number_of_pointers() {
         let mut chain = [0_u64; 5];
         let base = chain.as_mut_ptr();
         for (from, to) in [(0, 2), (2, 4), (4, 1), (1, 3), (3, 0)] {

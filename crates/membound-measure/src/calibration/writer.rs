@@ -73,12 +73,12 @@ impl Writer {
     pub(super) fn modify(&mut self) -> bool {
         self.asked += 1;
         self.iterations.asked.0.store(self.asked, Ordering::Release);
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             match self.iterations.done.0.load(Ordering::Acquire) {
                 FAILED => return false,
                 done if done == self.asked => return true,
-                _ if begun.elapsed() > ITERATION_TIMEOUT => return false,
+                _ if started.elapsed() > ITERATION_TIMEOUT => return false,
                 _ => std::hint::spin_loop(),
             }
         }

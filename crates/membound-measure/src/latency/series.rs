@@ -63,8 +63,8 @@ pub(super) fn measure(
         key.page,
         key.stride
     );
-    let begun = Instant::now();
-    while begun.elapsed() < config.warm_up && !session.cancelled() {
+    let started = Instant::now();
+    while started.elapsed() < config.warm_up && !session.cancelled() {
         let _awake = session.core.measure(&session.clock, 1);
     }
     let mut refined = 0;

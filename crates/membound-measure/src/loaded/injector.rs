@@ -242,7 +242,7 @@ mod tests {
             let (read_lines, write_lines) = (cursor.read_lines, cursor.write_lines);
             assert_eq!(read_lines + write_lines, lines);
             assert!(read_lines >= u64::from(reads) && write_lines >= u64::from(writes));
-            let mut seen = vec![false; lines as usize];
+            let mut touched = vec![false; lines as usize];
             for _ in 0..lines {
                 let (rounds, read_at, write_at) = cursor.next(7);
                 assert!((1..=7).contains(&rounds), "{mix:?}");
@@ -251,12 +251,15 @@ mod tests {
                 assert!(read.end <= read_lines && write.end <= lines);
                 assert!(write_at >= read_lines || writes == 0);
                 for line in read.chain(write) {
-                    seen[line as usize] = true;
+                    touched[line as usize] = true;
                 }
             }
             // What does not fill a round at the end of a part is left out.
-            let unseen = seen.iter().filter(|seen| !**seen).count() as u32;
-            assert!(unseen < reads.max(1) + writes.max(1), "{unseen} of {mix:?}");
+            let untouched = touched.iter().filter(|touched| !**touched).count() as u32;
+            assert!(
+                untouched < reads.max(1) + writes.max(1),
+                "{untouched} of {mix:?}"
+            );
         }
     }
 

@@ -65,7 +65,7 @@ fn points_go_by_mix_from_idle_to_full_speed() {
 }
 
 #[test]
-fn with_one_cpu_the_idle_point_stands_alone() {
+fn with_one_cpu_there_is_only_the_idle_point() {
     with_session(|session| {
         session.cpus = vec![session.cpu];
         let loaded = measure(session, &quick()).unwrap();
@@ -197,7 +197,7 @@ fn bad_input_is_named() {
 }
 
 #[test]
-fn a_cancelled_run_returns_what_there_is() {
+fn a_cancelled_run_returns_its_results_so_far() {
     struct CancelAt<'a>(&'a AtomicBool, AtomicU32);
     impl crate::Progress for CancelAt<'_> {
         fn at(&self, _share: f64, _doing: &str) {

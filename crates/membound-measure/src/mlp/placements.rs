@@ -23,7 +23,7 @@ const MAX_LOADS: u32 = 16;
 /// Measures `config.placements` times on new pages; `None` if that is 0. `first` keeps its pages
 /// until the next ones are mapped, so that the pages differ, where memory allows. `outside` is the
 /// number and the kinds of fillers that keep two loads apart. A placement that is far off the
-/// others is measured once more, and is an outlier whatever the repetition shows.
+/// others is measured once more, and is an outlier regardless of the repetition.
 pub(super) fn measure(
     first: Probe<'_, '_>,
     config: &MlpConfig,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scatter_between_placements_is_told_from_that_within_one() {
+    fn scatter_between_placements_is_separated_from_scatter_within_one() {
         let parallel = MlpMode::Parallel;
         let all: Vec<Placement> = [580.0, 600.0, 620.0, 600.0, 900.0]
             .into_iter()

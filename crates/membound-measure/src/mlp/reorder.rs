@@ -278,7 +278,7 @@ pub(super) fn ended(
     match filler {
         Filler::Integer | Filler::Move | Filler::Zero => LimitingStructure::IntegerRegisters,
         // If flags are in the integer registers' file, mixes of both kinds end where each kind ends
-        // alone, whatever their proportion.
+        // alone, regardless of their proportion.
         Filler::Flags
             if alike(&[Filler::Integer, Filler::Integer, Filler::Flags], 0.08)
                 && alike(&[Filler::Flags, Filler::Flags, Filler::Integer], 0.08) =>

@@ -57,7 +57,7 @@ impl Step {
     }
 
     fn agrees(&self, other: &Self) -> bool {
-        same(self.instructions(), other.instructions())
+        agree(self.instructions(), other.instructions())
     }
 
     fn window(&self, filler: Filler, ended: LimitingStructure, own_uops: u32) -> WindowLimit {
@@ -231,7 +231,7 @@ fn mixed_cliffs(
         .zip(found)
         .filter_map(|(pattern, mut cliffs)| {
             cliffs.sort_unstable();
-            let pair = cliffs.windows(2).rev().find(|pair| same(pair[0], pair[1]));
+            let pair = cliffs.windows(2).rev().find(|pair| agree(pair[0], pair[1]));
             let instructions = match pair {
                 Some(pair) => pair[1],
                 None => *cliffs.get(cliffs.len() / 2)?,
@@ -270,7 +270,7 @@ fn evidence(agreed: Option<Agreement>, cliffs: Vec<FillerCliff>) -> Outcome<Reor
 }
 
 /// Whether two searches found the same number of instructions, within 2 %.
-fn same(a: u32, b: u32) -> bool {
+fn agree(a: u32, b: u32) -> bool {
     const MAX_RELATIVE_DIFFERENCE: f64 = 0.02;
     (f64::from(a) / f64::from(b)).ln().abs() < MAX_RELATIVE_DIFFERENCE
 }

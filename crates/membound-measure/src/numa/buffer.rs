@@ -167,11 +167,11 @@ impl Buffer {
             }
             let start = region.start().wrapping_add(*stream_at);
             *stream_at += bytes;
-            let begun = clock.now();
+            let started = clock.now();
             // SAFETY: `bytes` bytes from `start` lie inside the region, at a multiple of 64
             // from its beginning; reading disturbs no chain.
             unsafe { stream.run(start, start, start, bytes, 1) };
-            let ticks = (clock.now() - begun) as f64 - clock.overhead_ticks();
+            let ticks = (clock.now() - started) as f64 - clock.overhead_ticks();
             bytes as f64 / clock.ns(ticks.max(1.0))
         };
         batch();

@@ -155,7 +155,7 @@ fn a_buffer_of_nothing_is_refused() {
 }
 
 #[test]
-fn summaries_say_what_being_remote_costs() {
+fn summaries_give_the_cost_of_remote_memory() {
     assert_eq!(summary(1, &[pair(0, 0, 100.0)]), "one node");
     let pairs = [
         pair(0, 0, 100.0),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn strides_are_what_they_say() {
+    fn strides_have_their_nominal_value() {
         for stride_bytes in [64, 128, 4096] {
             let forward = order(PrefetchPattern::Forward { stride_bytes });
             assert!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_take_turns_and_each_goes_forward() {
+    fn streams_alternate_and_each_goes_forward() {
         for streams in [2_u32, 4, 8, 16] {
             let order = order(PrefetchPattern::Interleaved { streams });
             let streams = streams as usize;
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_and_another_differ_only_in_whose_first_line_comes() {
+    fn the_next_page_and_another_differ_only_in_the_last_line() {
         let each = Field::LOADS_PER_PAGE as usize;
         let next = order(PrefetchPattern::NextPage);
         let other = FIELD.order(Walk::OtherPage, 7);

@@ -104,7 +104,7 @@ fn sampled(median: f64) -> Sampled {
 }
 
 #[test]
-fn differences_are_taken_and_ratios_judged() {
+fn differences_are_measured_and_ratios_judged() {
     let walk = |pattern, ns| (Walk::Pattern(pattern), sampled(ns));
     let forward = |stride_bytes| PrefetchPattern::Forward { stride_bytes };
     let sampled = [
@@ -341,7 +341,7 @@ fn nothing_is_measured_when_cancelled_before_the_first_visit() {
 }
 
 #[test]
-fn settings_are_had_in_turn_and_those_that_cannot_be_had_are_named() {
+fn settings_are_measured_in_turn_and_unavailable_ones_are_named() {
     with_session(&Silent, |session, cancel| {
         let fake = Fake {
             refuses: Some("dscr=5"),

@@ -236,7 +236,7 @@ fn bad_input_is_named() {
 }
 
 #[test]
-fn a_cancelled_run_returns_what_there_is() {
+fn a_cancelled_run_returns_its_results_so_far() {
     struct CancelAt<'a>(&'a AtomicBool, std::sync::atomic::AtomicU32);
     impl crate::Progress for CancelAt<'_> {
         fn at(&self, _share: f64, _doing: &str) {

@@ -46,10 +46,10 @@ impl Reading {
     #[must_use]
     pub fn of(file: &str, view: &ProfileView) -> Self {
         let conditions = view.conditions();
-        let mut seen = Vec::new();
+        let mut conditions_found = Vec::new();
         let mut add = |name, value: Option<String>| {
             if let Some(value) = value {
-                seen.push((name, value));
+                conditions_found.push((name, value));
             }
         };
         let known = |outcome: &Outcome<String>| outcome.known().cloned();
@@ -83,7 +83,7 @@ impl Reading {
             file: file.to_owned(),
             host: view.host().to_owned(),
             cpu: view.cpu_name(),
-            conditions: seen,
+            conditions: conditions_found,
             figures: figures(view),
         }
     }
@@ -460,7 +460,7 @@ impl Fleet {
         Some(OddProfile {
             file: member.file.clone(),
             host: member.host.clone(),
-            hints: hints::of(&outliers, &values),
+            hints: hints::of_outliers(&outliers, &values),
             outliers,
             missing,
             conditions,

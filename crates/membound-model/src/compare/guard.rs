@@ -44,7 +44,7 @@ fn side_by_side(comparison: &Comparison, limit: f64) -> impl Iterator<Item = Gua
                 let relative = difference.relative?;
                 let counts = difference.verdict == FigureVerdict::Different
                     && difference.worse
-                    && beyond(figure.worse, relative, limit);
+                    && exceeds_limit(figure.worse, relative, limit);
                 counts.then(|| GuardHit {
                     profile: profile.name.clone(),
                     figure: figure.name.clone(),
@@ -76,7 +76,7 @@ fn in_fleet(group: &FleetGroup, limit: f64) -> impl Iterator<Item = GuardHit> {
     })
 }
 
-fn beyond(worse: Worse, relative: f64, limit: f64) -> bool {
+fn exceeds_limit(worse: Worse, relative: f64, limit: f64) -> bool {
     match worse {
         Worse::Higher => relative > limit,
         Worse::Lower => relative < -limit,

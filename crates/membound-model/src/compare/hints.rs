@@ -17,7 +17,7 @@ struct Pattern<'a> {
 }
 
 /// Hints for the outliers of one profile; `values` has each figure's value and its median.
-pub(super) fn of(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Vec<String> {
+pub(super) fn of_outliers(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Vec<String> {
     let pattern = Pattern { outliers, values };
     let busy = pattern.busy();
     if busy.is_some() {

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_interval_nobody_can_tell_unless_nothing_changed() {
+    fn without_an_interval_only_equal_figures_have_a_verdict() {
         let bare = |value| Uncertain {
             value,
             interval: None,

@@ -165,12 +165,12 @@ fn label(curves: &mut [OverlayCurve]) {
         sorted.dedup();
         sorted.len() == names.len()
     };
-    let ways: [&dyn Fn(&OverlayCurve) -> String; 3] = [
+    let namings: [&dyn Fn(&OverlayCurve) -> String; 3] = [
         &|curve| short(&curve.condition),
         &|curve| curve.profile.clone(),
         &|curve| format!("{}: {}", curve.profile, short(&curve.condition)),
     ];
-    let names = ways
+    let names = namings
         .into_iter()
         .map(|way| curves.iter().map(way).collect::<Vec<_>>())
         .find(|names| distinct(names));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_have_the_shortest_names_that_tell_them_apart() {
+    fn curves_have_the_shortest_distinct_names() {
         let check = |mut curves: Vec<OverlayCurve>, expected: &[&str]| {
             label(&mut curves);
             let names: Vec<&str> = curves.iter().map(|curve| curve.label.as_str()).collect();

@@ -123,10 +123,10 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
         sorted.dedup();
         sorted.len() == names.len() && names.iter().all(|name| !name.is_empty())
     };
-    let ways: [&dyn Fn(&NamedProfile) -> String; 4] =
+    let namings: [&dyn Fn(&NamedProfile) -> String; 4] =
         [&labels, &host, &stem, &|profile| profile.file.clone()];
-    for way in ways {
-        let names: Vec<String> = profiles.iter().map(way).collect();
+    for naming in namings {
+        let names: Vec<String> = profiles.iter().map(naming).collect();
         if distinct(&names) {
             return names;
         }
@@ -187,7 +187,7 @@ fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
             worse: figure.worse,
             values: rows[figure.name.as_str()]
                 .iter()
-                .map(|value| value.map(shown))
+                .map(|value| value.map(compared_value))
                 .collect(),
             differences: vec![None; tables.len()],
         })
@@ -198,7 +198,7 @@ fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
     figures
 }
 
-fn shown(value: Uncertain) -> ComparedValue {
+fn compared_value(value: Uncertain) -> ComparedValue {
     ComparedValue {
         value: value.value,
         low: value.interval.map(|(low, _)| low),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use membound_types::{PageTableTerm, TlbTerm, Topology};
 
 use super::error::TopologyError;
-use super::topology::{fresh_symbol, listed, taken_symbols, validate};
+use super::topology::{fresh_symbol, listed, symbols_in_use, validate};
 use crate::declared::bytes;
 
 /// Area in bytes from which the page-table term of the paper (equation 7) counts.
@@ -110,7 +110,7 @@ pub fn with_page_table(topology: &Topology, choice: PageTableChoice) -> Topology
             ..term.clone()
         },
         None => PageTableTerm {
-            symbol: fresh_symbol(&taken_symbols(topology), "t_pt"),
+            symbol: fresh_symbol(&symbols_in_use(topology), "t_pt"),
             start_bytes,
             reference_bytes,
             factor_ns: None,
@@ -141,7 +141,7 @@ pub fn with_tlb(
             term.page_bytes = page_bytes.unwrap_or(term.page_bytes);
         }
         (None, Some(entries), Some(page_bytes)) => changed.tlb.push(TlbTerm {
-            symbol: fresh_symbol(&taken_symbols(topology), "t_tlb"),
+            symbol: fresh_symbol(&symbols_in_use(topology), "t_tlb"),
             entries,
             page_bytes,
             miss_ns: None,
@@ -171,8 +171,8 @@ fn size_counts(topology: &Topology, open: &[usize], open_end: bool) -> String {
     if count > 1 {
         counts.push((count - 1, "for every level but the last".to_owned()));
     }
-    let mut seen = BTreeSet::new();
-    counts.retain(|&(count, _)| seen.insert(count));
+    let mut listed = BTreeSet::new();
+    counts.retain(|&(count, _)| listed.insert(count));
     let counts: Vec<String> = counts
         .iter()
         .map(|(count, what)| format!("{count} ({what})"))

@@ -9,7 +9,7 @@ use super::identify::Group;
 use super::predict::{Interval, estimate};
 use super::problem::{Fitted, Problem};
 use super::rates::model_levels;
-use super::topology::{fresh_symbol, taken_symbols};
+use super::topology::{fresh_symbol, symbols_in_use};
 use crate::declared::bytes;
 use crate::stats::student_95;
 
@@ -152,7 +152,7 @@ fn free_parameter_sources(
     free_columns: &[FreeParameter],
 ) -> Vec<Source> {
     let topology = problem.design.topology();
-    let taken = taken_symbols(topology);
+    let used = symbols_in_use(topology);
     let first = problem.fitted.len();
     let reach = &fitted.edges.reach;
     free_columns
@@ -186,7 +186,7 @@ fn free_parameter_sources(
             };
             Source {
                 parameter: Parameter {
-                    symbol: fresh_symbol(&taken, &format!("{letter}{}", level + 1)),
+                    symbol: fresh_symbol(&used, &format!("{letter}{}", level + 1)),
                     value,
                     unit: unit.to_owned(),
                     related_to: name.clone(),
@@ -313,7 +313,7 @@ fn reason(problem: &Problem<'_>, fitted: &Fitted, symbols: &[String], column: us
         .filter(|&&member| member != column)
         .map(|&member| symbols[member].as_str())
         .collect();
-    format!("cannot be told from {}", others.join(", "))
+    format!("cannot be distinguished from {}", others.join(", "))
 }
 
 /// The reason why no data depend on a term.

@@ -30,7 +30,7 @@ pub fn from_levels(
     let Some(outermost) = levels.len().checked_sub(1) else {
         return Err(TopologyError::NothingFound);
     };
-    let mut taken: BTreeSet<String> = tlb.iter().map(|term| term.symbol.clone()).collect();
+    let mut used_symbols: BTreeSet<String> = tlb.iter().map(|term| term.symbol.clone()).collect();
     let mut topology = Topology {
         name: "measured".to_owned(),
         description: Some("levels as the latency curve shows them".to_owned()),
@@ -42,9 +42,9 @@ pub fn from_levels(
     let mut path = BTreeMap::new();
     for (index, level) in levels.iter().enumerate() {
         let inside = index.checked_sub(1).map(|at| &*levels[at].name);
-        let component = component(level, inside, data, &taken);
-        taken.insert(constant_symbol(&component.symbol));
-        taken.insert(component.symbol.clone());
+        let component = component(level, inside, data, &used_symbols);
+        used_symbols.insert(constant_symbol(&component.symbol));
+        used_symbols.insert(component.symbol.clone());
         path.insert(component.symbol.clone(), 1);
         topology.components.push(component);
         topology.levels.push(TopologyLevel {
@@ -64,7 +64,7 @@ fn component(
     level: &Level,
     inside: Option<&str>,
     data: FitData,
-    taken: &BTreeSet<String>,
+    used_symbols: &BTreeSet<String>,
 ) -> Component {
     let program = inside.is_none() && data == FitData::Window;
     let (wanted, name) = match inside {
@@ -81,7 +81,7 @@ fn component(
         Some(found) => found,
     };
     Component {
-        symbol: fresh_symbol(taken, &wanted),
+        symbol: fresh_symbol(used_symbols, &wanted),
         name,
         line_bytes,
         application: program,

@@ -120,21 +120,21 @@ pub(super) fn identify(triangle: &DMatrix<f64>, rows: usize) -> Identified {
 fn connected(null: &DMatrix<f64>, leak: f64) -> Vec<Vec<usize>> {
     let count = null.nrows();
     let projection = null * null.transpose();
-    let mut seen = vec![false; count];
+    let mut grouped = vec![false; count];
     let mut groups = Vec::new();
     for start in 0..count {
-        if seen[start] {
+        if grouped[start] {
             continue;
         }
-        seen[start] = true;
+        grouped[start] = true;
         let mut members = vec![start];
         let mut next = 0;
         while next < members.len() {
             let row = members[next];
             next += 1;
             for column in 0..count {
-                if !seen[column] && projection[(row, column)].abs() > leak {
-                    seen[column] = true;
+                if !grouped[column] && projection[(row, column)].abs() > leak {
+                    grouped[column] = true;
                     members.push(column);
                 }
             }

@@ -26,23 +26,23 @@ pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
     if let Some(last) = topology.levels.last()
         && let Some(size) = last.size_bytes
     {
-        let held = match topology.sizes {
+        let capacity = match topology.sizes {
             SizeMeaning::Own => inner + size as f64,
             SizeMeaning::Reach => size as f64,
         };
-        if largest > held {
+        if largest > capacity {
             notes.push(format!(
                 "areas go up to {}, but the levels hold {} together: `{}` is taken to go on",
                 bytes(largest as u64),
-                bytes(held as u64),
+                bytes(capacity as u64),
                 last.name
             ));
         }
     }
     if !fitted.solved.settled {
         notes.push(format!(
-            "weights did not come to stand still in {} iterations: \
-             the values depend on where they began",
+            "weights did not converge in {} iterations: \
+             the values depend on their starting point",
             fitted.solved.iterations
         ));
     }

@@ -144,7 +144,7 @@ pub enum FitError {
         area_bytes: u64,
     },
     /// A point has a window although the data are loads, or the other way round.
-    #[error("point {} {has}, but the data are said to be of kind `{data}`", index + 1)]
+    #[error("point {} {has}, but the data are declared to be of kind `{data}`", index + 1)]
     WrongData {
         /// Index of the point, from 0.
         index: usize,

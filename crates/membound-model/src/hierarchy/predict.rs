@@ -208,7 +208,7 @@ pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Pre
         spacing: 0.0,
     };
     locate(model, &mut point, spread);
-    point.caution = outside(model, window_bytes, area_bytes);
+    point.caution = extrapolation_note(model, window_bytes, area_bytes);
     point
 }
 
@@ -259,7 +259,7 @@ pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> Pred
         spacing: stride_bytes as f64,
     };
     locate(model, &mut point, spread);
-    point.caution = outside(model, None, size_bytes);
+    point.caution = extrapolation_note(model, None, size_bytes);
     point
 }
 
@@ -427,7 +427,7 @@ fn role_places(model: &Model, role: ParameterRole) -> Vec<Option<usize>> {
 }
 
 /// A caution for a point outside the measured range.
-fn outside(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<String> {
+fn extrapolation_note(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<String> {
     let areas = model.points.iter().map(|point| point.measured.area_bytes);
     let (Some(least), Some(most)) = (areas.clone().min(), areas.max()) else {
         return Some(
@@ -441,18 +441,18 @@ fn outside(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<
         .filter_map(|point| point.measured.window_bytes);
     let mut parts = Vec::new();
     if !(least..=most).contains(&area_bytes) {
-        parts.push(beyond("area", area_bytes, least, most));
+        parts.push(beyond_range("area", area_bytes, least, most));
     }
     if let (Some(window), Some(least), Some(most)) =
         (window_bytes, windows.clone().min(), windows.max())
         && !(least..=most).contains(&window)
     {
-        parts.push(beyond("window", window, least, most));
+        parts.push(beyond_range("window", window, least, most));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn beyond(what: &str, size: u64, least: u64, most: u64) -> String {
+fn beyond_range(what: &str, size: u64, least: u64, most: u64) -> String {
     format!(
         "the {what} of {} lies outside of those measured ({} to {})",
         bytes(size),

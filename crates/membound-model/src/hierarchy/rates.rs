@@ -75,7 +75,7 @@ pub fn model_levels(
     let of_level = |(level, reach_bytes): (&TopologyLevel, Option<u64>)| {
         let (line_bytes, combination) = line_time(topology, level, data);
         let ns_per_line = if combination.is_empty() {
-            Outcome::missing("the program's own time cannot be told from this level's")
+            Outcome::missing("the program's own time cannot be distinguished from this level's")
         } else {
             estimate(&combination)
         };
@@ -180,7 +180,7 @@ fn rate(time: &Outcome<Figure>, amount: f64) -> Outcome<Figure> {
     {
         Outcome::Known(turned)
     } else {
-        Outcome::missing("the time of a line is not told from 0, which bounds no rate")
+        Outcome::missing("the time of a line cannot be distinguished from 0, so it bounds no rate")
     }
 }
 
@@ -251,7 +251,7 @@ fn known_parameters(topology: &Topology) -> Vec<Parameter> {
         let others = inseparable.get(&**symbol);
         let reason = others.map(|others| {
             format!(
-                "no level's path tells {} apart: only sums of them can be measured",
+                "no level's path separates {}: only sums of them can be measured",
                 listed(others.iter().copied())
             )
         });

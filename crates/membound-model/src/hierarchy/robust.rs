@@ -53,7 +53,7 @@ pub(super) fn fit_robustly(
         places.push(format!("and {} more", isolated.len() - MAX_NAMED));
     }
     model.notes.push(format!(
-        "{} of {} values stand far off the curve while their neighbours do not, and were left \
+        "{} of {} values are far off the curve while their neighbours are not, and were left \
          out as disturbed: at {}",
         isolated.len(),
         observations.len(),
@@ -156,7 +156,7 @@ fn isolated_outliers(model: &Model) -> Vec<usize> {
     // Repeated measurements of one area are kept or excluded together, by their median.
     let groups = grouped(model, &order);
     let order: Vec<usize> = groups.iter().map(|group| group[group.len() / 2]).collect();
-    let beside = |index: usize, place: Option<usize>| {
+    let neighbour = |index: usize, place: Option<usize>| {
         let other = *order.get(place?)?;
         (window(other) == window(index)).then_some(other)
     };
@@ -164,13 +164,13 @@ fn isolated_outliers(model: &Model) -> Vec<usize> {
         .iter()
         .enumerate()
         .filter(|&(place, &index)| {
-            let before = beside(index, place.checked_sub(1));
-            let after = beside(index, Some(place + 1));
+            let before = neighbour(index, place.checked_sub(1));
+            let after = neighbour(index, Some(place + 1));
             // The first and last value are compared with the next two on their only side.
             let pair = match (before, after) {
                 (Some(before), Some(after)) => Some((before, after)),
-                (Some(near), None) => beside(index, place.checked_sub(2)).map(|far| (near, far)),
-                (None, Some(near)) => beside(index, Some(place + 2)).map(|far| (near, far)),
+                (Some(near), None) => neighbour(index, place.checked_sub(2)).map(|far| (near, far)),
+                (None, Some(near)) => neighbour(index, Some(place + 2)).map(|far| (near, far)),
                 (None, None) => None,
             };
             pair.is_some_and(|(one, other)| {

@@ -326,9 +326,9 @@ fn settle(
             .zip(&values)
             .filter(|&(_, &value)| value <= 0.0)
             .map(|(&column, &value)| {
-                let held: f64 = solution[column];
-                if held > 0.0 {
-                    held / (held - value)
+                let previous: f64 = solution[column];
+                if previous > 0.0 {
+                    previous / (previous - value)
                 } else {
                     0.0
                 }
@@ -336,11 +336,11 @@ fn settle(
             .fold(1.0, f64::min);
         let all_positive = values.iter().all(|&value| value > 0.0);
         for (&column, &value) in used.iter().zip(&values) {
-            let held = solution[column];
+            let previous = solution[column];
             solution[column] = if all_positive {
                 value
             } else {
-                held + step * (value - held)
+                previous + step * (value - previous)
             };
         }
         if all_positive {
@@ -356,11 +356,11 @@ fn settle(
         if let Some((column, _)) = nearest {
             solution[column] = 0.0;
         }
-        let held = |column: &usize, value: f64| value > 0.0 || solution[*column] > 0.0;
+        let is_positive = |column: &usize, value: f64| value > 0.0 || solution[*column] > 0.0;
         let kept: Vec<usize> = used
             .iter()
             .zip(&values)
-            .filter(|&(column, &value)| held(column, value))
+            .filter(|&(column, &value)| is_positive(column, value))
             .map(|(&column, _)| column)
             .collect();
         for &column in used.iter() {

@@ -135,7 +135,7 @@ pub(super) fn constant_symbol(symbol: &str) -> String {
 }
 
 /// Every symbol that a topology uses for a parameter.
-pub(super) fn taken_symbols(topology: &Topology) -> BTreeSet<String> {
+pub(super) fn symbols_in_use(topology: &Topology) -> BTreeSet<String> {
     let components = topology
         .components
         .iter()
@@ -146,23 +146,23 @@ pub(super) fn taken_symbols(topology: &Topology) -> BTreeSet<String> {
 }
 
 /// `wanted`, with underscores appended until neither it nor its constant symbol is taken.
-pub(super) fn fresh_symbol(taken: &BTreeSet<String>, wanted: &str) -> String {
+pub(super) fn fresh_symbol(used: &BTreeSet<String>, wanted: &str) -> String {
     let mut symbol = wanted.to_owned();
-    while taken.contains(&symbol) || taken.contains(&constant_symbol(&symbol)) {
+    while used.contains(&symbol) || used.contains(&constant_symbol(&symbol)) {
         symbol.push('_');
     }
     symbol
 }
 
 fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut claimed: BTreeMap<String, String> = BTreeMap::new();
     for (index, component) in topology.components.iter().enumerate() {
         let what = format!("component {}", index + 1);
         let place = ErrorLocation::Component(index, Part::Symbol);
-        claim(&mut seen, place.clone(), &what, &component.symbol)?;
+        claim(&mut claimed, place.clone(), &what, &component.symbol)?;
         let constant = format!("the constant part of component {}", index + 1);
         claim(
-            &mut seen,
+            &mut claimed,
             place,
             &constant,
             &constant_symbol(&component.symbol),
@@ -171,7 +171,7 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     for (index, term) in topology.tlb.iter().enumerate() {
         let what = format!("TLB term {}", index + 1);
         claim(
-            &mut seen,
+            &mut claimed,
             ErrorLocation::Tlb(index, Part::Symbol),
             &what,
             &term.symbol,
@@ -179,14 +179,14 @@ fn check_symbols(topology: &Topology) -> Result<(), Flaw> {
     }
     if let Some(term) = &topology.page_table {
         let place = ErrorLocation::PageTable(Part::Symbol);
-        claim(&mut seen, place, "the page-table term", &term.symbol)?;
+        claim(&mut claimed, place, "the page-table term", &term.symbol)?;
     }
     Ok(())
 }
 
 /// Records that `symbol` belongs to `what`; an error if it is no symbol or already used.
 fn claim(
-    seen: &mut BTreeMap<String, String>,
+    claimed: &mut BTreeMap<String, String>,
     place: ErrorLocation,
     what: &str,
     symbol: &str,
@@ -200,7 +200,7 @@ fn claim(
             },
         ));
     }
-    match seen.insert(symbol.to_owned(), what.to_owned()) {
+    match claimed.insert(symbol.to_owned(), what.to_owned()) {
         None => Ok(()),
         Some(first) => Err((
             place,
@@ -392,7 +392,7 @@ fn check_sizes(topology: &Topology) -> Result<Vec<String>, Flaw> {
                 }
                 if let Some(before) = before.filter(|&(_, _, bytes)| size < bytes) {
                     warnings.push(format!(
-                        "{}; taken as it stands, since a section of memory may have any size",
+                        "{}; used unchanged, since a section of memory may have any size",
                         than(before)
                     ));
                 }
@@ -424,7 +424,7 @@ fn idle_parts(topology: &Topology) -> Vec<String> {
     let mut warnings: Vec<String> = idle
         .map(|component| {
             format!(
-                "component `{}` lies on no level's path, so nothing can be said of it",
+                "component `{}` lies on no level's path, so it cannot be estimated",
                 component.symbol
             )
         })

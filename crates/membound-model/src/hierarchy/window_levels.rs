@@ -373,20 +373,20 @@ impl Search {
             columns.extend(self.step_columns(end));
         }
         for &reach in &self.tlb_reaches {
-            columns.push(self.beyond(reach));
+            columns.push(self.shares_beyond(reach));
         }
         columns
     }
 
     fn step_columns(&self, end: f64) -> [Vec<f64>; 2] {
-        let once = self.beyond(end);
+        let once = self.shares_beyond(end);
         let each = once.iter().zip(&self.windows);
         let each = each.map(|(once, window)| once * window).collect();
         [once, each]
     }
 
     /// Share of each area that lies beyond `end`.
-    fn beyond(&self, end: f64) -> Vec<f64> {
+    fn shares_beyond(&self, end: f64) -> Vec<f64> {
         let areas = self.areas.iter();
         areas.map(|area| (1.0 - end / area).max(0.0)).collect()
     }

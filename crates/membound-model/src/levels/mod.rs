@@ -52,12 +52,12 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
     let prepared = clean::prepare(curve);
     let points = &prepared.points;
     match read_as_steps(points, prepared.scatter, options) {
-        steps::Answer::Levels(found) => {
+        steps::CurveReading::Levels(found) => {
             if let Some(levels) = of_steps(&prepared, &found, options) {
                 return levels;
             }
         }
-        steps::Answer::Ramp => {
+        steps::CurveReading::Ramp => {
             return Levels {
                 plateaus: Vec::new(),
                 end: None,
@@ -65,7 +65,7 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
                 selection: Selection::Ramp,
             };
         }
-        steps::Answer::Neither => {}
+        steps::CurveReading::Neither => {}
     }
     let flats = segment::plateaus(points, options);
     let climbs = flats
@@ -103,10 +103,10 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
 /// Reads the curve as a sum of steps, first with its own scatter. Errors that neighbouring points
 /// have in common (placement of pages, a table that is nearly right) do not show in the scatter,
 /// so smooth curves are tried again with a larger one.
-fn read_as_steps(points: &[Prepared], scatter: f64, options: &LevelOptions) -> steps::Answer {
+fn read_as_steps(points: &[Prepared], scatter: f64, options: &LevelOptions) -> steps::CurveReading {
     let mut answer = steps::fit(points, scatter, options);
     for sigma in SHARED_SIGMAS {
-        if scatter < sigma && matches!(answer, steps::Answer::Neither) {
+        if scatter < sigma && matches!(answer, steps::CurveReading::Neither) {
             answer = steps::fit(points, sigma, options);
         }
     }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn climbs_take_turns() {
+    fn climbs_alternate() {
         // A small step at 32 KiB and a long steep ramp from 8 MiB on.
         let curve: Vec<CurvePoint> = (10..30)
             .map(|k| {

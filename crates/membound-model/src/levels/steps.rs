@@ -18,7 +18,7 @@
 //! depends on no model), and p two per step and one for the base. The sum is compared with smooth
 //! curves (`smooth`), which have no levels, and with the scatter: if neither the sum of steps
 //! nor a smooth curve describes the points within it, the model does not apply to the curve and
-//! the answer is [`Answer::Neither`].
+//! the answer is [`CurveReading::Neither`].
 
 use std::cmp::Ordering;
 
@@ -41,7 +41,7 @@ const MIN_SEPARATION: f64 = 1.6;
 const MIN_POINTS: usize = 12;
 
 /// Fewest points below the first size and beyond the last.
-const MIN_BESIDE: usize = 4;
+const MIN_POINTS_OUTSIDE: usize = 4;
 
 /// Fewest points per octave: with fewer the scatter is not known, and every bend looks like a step.
 const MIN_DENSITY: f64 = 3.0;
@@ -53,7 +53,7 @@ const MAX_EXCESS_COMMON: f64 = 5.0;
 const MAX_EXCESS: f64 = 1.6;
 
 /// Result of reading a curve as a sum of steps.
-pub(crate) enum Answer {
+pub(crate) enum CurveReading {
     /// The sum of steps with these levels describes the curve.
     Levels(Vec<Found>),
     /// A smooth ramp describes the curve, better than steps do: it has no level.
@@ -63,13 +63,13 @@ pub(crate) enum Answer {
 }
 
 /// Reads `points` as a sum of steps; `sigma` is their scatter in ln(ns).
-pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> Answer {
+pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> CurveReading {
     let Some((first, last)) = points.first().zip(points.last()) else {
-        return Answer::Neither;
+        return CurveReading::Neither;
     };
     let needed = MIN_DENSITY * (last.octave - first.octave);
     if points.len() < MIN_POINTS || (points.len() as f64) < needed {
-        return Answer::Neither;
+        return CurveReading::Neither;
     }
     let search = Search {
         octaves: points.iter().map(|point| point.octave).collect(),
@@ -90,16 +90,16 @@ pub(crate) fn fit(points: &[Prepared], sigma: f64, options: &LevelOptions) -> An
             - search.logs[..half].iter().sum::<f64>() / half as f64;
         // The means of its two halves differ by half of the whole rise of a ramp.
         return if smooth.cost <= most && 2.0 * rise >= options.least_ratio.ln() {
-            Answer::Ramp
+            CurveReading::Ramp
         } else {
-            Answer::Neither
+            CurveReading::Neither
         };
     }
     match best {
         Some(best) if best.cost <= most && search.bends(&best) => {
-            Answer::Levels(search.levels(&best))
+            CurveReading::Levels(search.levels(&best))
         }
-        _ => Answer::Neither,
+        _ => CurveReading::Neither,
     }
 }
 
@@ -194,8 +194,8 @@ impl Search<'_> {
 
     /// True if a size leaves enough points on either side.
     fn within(&self, octave: f64) -> bool {
-        octave >= self.octaves[MIN_BESIDE - 1]
-            && octave <= self.octaves[self.octaves.len() - MIN_BESIDE]
+        octave >= self.octaves[MIN_POINTS_OUTSIDE - 1]
+            && octave <= self.octaves[self.octaves.len() - MIN_POINTS_OUTSIDE]
     }
 
     /// Moves one size after the other to where it explains most, at most `rounds` times.

@@ -67,7 +67,7 @@ impl Bins {
     }
 
     /// Index of the bin beyond the calibrated range.
-    pub(super) fn beyond(&self) -> usize {
+    pub(super) fn overflow_bin(&self) -> usize {
         self.tops.len()
     }
 
@@ -81,16 +81,16 @@ impl Bins {
         self.tops.last().copied().unwrap_or(0)
     }
 
-    /// Counts per bin after `taken` has corrected the ticks of each entry of `histogram`.
+    /// Counts per bin after `correct` has corrected the ticks of each entry of `histogram`.
     pub(super) fn moved(
         &self,
         histogram: &[TickCount],
         step: u32,
-        taken: impl Fn(f64) -> f64,
+        correct: impl Fn(f64) -> f64,
     ) -> Vec<f64> {
         let mut counts = vec![0.0; self.len()];
         for entry in histogram {
-            let ticks = taken(f64::from(entry.ticks));
+            let ticks = correct(f64::from(entry.ticks));
             for (ticks, count) in on_steps(ticks, entry.count as f64, step) {
                 counts[self.of_ticks(ticks)] += count;
             }
@@ -99,10 +99,10 @@ impl Bins {
     }
 
     /// Mean corrected ticks in each bin; 0 for an empty bin.
-    pub(super) fn means(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
+    pub(super) fn means(&self, histogram: &[TickCount], correct: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut sums = vec![(0.0, 0.0); self.len()];
         for entry in histogram {
-            let moved = taken(f64::from(entry.ticks));
+            let moved = correct(f64::from(entry.ticks));
             let (ticks, count) = &mut sums[self.of_ticks(moved.max(0.0) as u32)];
             *ticks += moved * entry.count as f64;
             *count += entry.count as f64;
@@ -176,10 +176,10 @@ pub(super) fn mean_ticks(histogram: &[TickCount]) -> f64 {
     let mut left = total(histogram) * (1.0 - MAX_OUTLIER_SHARE);
     let (mut sum, mut count) = (0.0, 0.0);
     for entry in histogram {
-        let taken = left.min(entry.count as f64);
-        sum += f64::from(entry.ticks) * taken;
-        count += taken;
-        left -= taken;
+        let part = left.min(entry.count as f64);
+        sum += f64::from(entry.ticks) * part;
+        count += part;
+        left -= part;
     }
     sum / f64::max(count, f64::MIN_POSITIVE)
 }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(bins.of_ticks(0), 0);
         assert_eq!(bins.of_ticks(64), 0, "the nearer value");
         assert_eq!(bins.of_ticks(66), 1);
-        assert_eq!(bins.of_ticks(443), bins.beyond());
+        assert_eq!(bins.of_ticks(443), bins.overflow_bin());
     }
 
     #[test]

@@ -342,11 +342,11 @@ impl Mixer {
     }
 
     /// Average latency in nanoseconds of the loads in each bin.
-    fn bin_ns(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
+    fn bin_ns(&self, histogram: &[TickCount], correct: impl Fn(f64) -> f64) -> Vec<f64> {
         let l1 = &self.levels[self.innermost];
         let ns = |ticks| l1.latency_ns + (ticks - l1.ticks.mean) * self.tick_ns;
         self.bins
-            .means(histogram, taken)
+            .means(histogram, correct)
             .into_iter()
             .map(ns)
             .collect()
@@ -379,7 +379,7 @@ impl Mixer {
         densities: &[&[f64]],
         shares: &mut [f64],
     ) {
-        let beyond = self.bins.beyond();
+        let beyond = self.bins.overflow_bin();
         let likely = |bin: usize, shares: &[f64]| -> f64 {
             let of = densities.iter().zip(shares);
             of.map(|(density, share)| density[bin] * share).sum()
@@ -421,7 +421,7 @@ impl Mixer {
         rounds: usize,
     ) -> Vec<f64> {
         let total: f64 = counts.iter().sum();
-        let (levels, beyond) = (densities.len(), self.bins.beyond());
+        let (levels, beyond) = (densities.len(), self.bins.overflow_bin());
         let mut next = vec![0.0; levels + 1];
         for _ in 0..rounds {
             next.fill(0.0);
@@ -508,7 +508,7 @@ impl Mixer {
                 .zip(shares)
                 .map(|(density, share)| density[bin] * share)
                 .sum();
-            if bin == self.bins.beyond() {
+            if bin == self.bins.overflow_bin() {
                 expected += shares[densities.len()];
             }
             distance += (count / total - expected).abs() / 2.0;

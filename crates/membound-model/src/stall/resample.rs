@@ -15,10 +15,10 @@ impl Resampler {
     /// Draws each count again from a Poisson distribution. An empty bin gets a small mean, because
     /// it might have had a count.
     pub(super) fn counts(&mut self, counts: &[f64]) -> Vec<f64> {
-        let unseen = 0.5 / counts.len() as f64;
+        let min_count = 0.5 / counts.len() as f64;
         counts
             .iter()
-            .map(|&count| self.poisson(count.max(unseen)))
+            .map(|&count| self.poisson(count.max(min_count)))
             .collect()
     }
 

@@ -199,7 +199,7 @@ impl Work {
     }
 
     /// `stall` minus the hidden work.
-    fn left(
+    fn exposed(
         &self,
         stall: Estimate,
         evidence: &Evidence<'_>,
@@ -300,18 +300,15 @@ impl Stall {
     pub fn of(evidence: &Evidence<'_>, costs: &Costs) -> Self {
         let time_ns = evidence.time_ns.max(0.0);
         let (stall, levels) = match (evidence.executed, evidence.mixture) {
-            (Some(executed), Some(mixture)) => {
-                let (stall, levels) = timed(evidence, executed, mixture, costs);
+            (Some(executed), mixture) => {
+                let (stall, levels) = match mixture {
+                    Some(mixture) => timed(evidence, executed, mixture, costs),
+                    None => counted(evidence, executed, costs),
+                };
                 // A stream's wait follows from its bandwidth instead.
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
-                let left = work.map(|work| work.left(stall, evidence, executed, costs));
-                (left.unwrap_or(stall), levels)
-            }
-            (Some(executed), None) => {
-                let (stall, levels) = counted(evidence, executed, costs);
-                let work = evidence.work.filter(|_| evidence.stream.is_none());
-                let left = work.map(|work| work.left(stall, evidence, executed, costs));
-                (left.unwrap_or(stall), levels)
+                let exposed = work.map(|work| work.exposed(stall, evidence, executed, costs));
+                (exposed.unwrap_or(stall), levels)
             }
             (None, Some(mixture)) => {
                 let share = mixture.excess_ns.value / mixture.mean_ns.value.max(costs.l1_ns);

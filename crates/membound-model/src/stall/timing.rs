@@ -52,7 +52,7 @@ impl Axis {
             .iter()
             .find(|level| Served::of(&level.name) == Served::L2);
         let beyond = second.map_or(0.0, |level| {
-            let (shift, pace) = apart(first, level);
+            let (shift, pace) = timing_cost(first, level);
             (mean_ticks(&level.ticks) - shift - hit) / pace
         });
         Self {
@@ -76,7 +76,7 @@ impl Axis {
         level: &CalibratedLevel,
         step: u32,
     ) -> Vec<TickCount> {
-        let (shift, pace) = apart(first, level);
+        let (shift, pace) = timing_cost(first, level);
         let moved = level.ticks.iter().flat_map(|entry| {
             let ticks = self.at(f64::from(entry.ticks) - shift, pace);
             on_steps(ticks, entry.count as f64, step)
@@ -86,7 +86,7 @@ impl Axis {
 }
 
 /// Difference in ticks, and ratio, of the cost of timing at `level` to that at `first`.
-fn apart(first: &CalibratedLevel, level: &CalibratedLevel) -> (f64, f64) {
+fn timing_cost(first: &CalibratedLevel, level: &CalibratedLevel) -> (f64, f64) {
     match (first.hit_ticks, level.hit_ticks) {
         (Some(usual), Some(here)) if usual > 0.0 => (here - usual, here / usual),
         _ => (0.0, 1.0),

@@ -67,7 +67,7 @@ impl Order {
     }
 }
 
-/// Most lines between two new ones that count as in order, whatever the stride.
+/// Most lines between two new ones that count as in order, regardless of the stride.
 const MAX_LINES_IN_ORDER: u64 = 2;
 
 /// Reuse time of a touch without an earlier touch of its line.
@@ -198,12 +198,12 @@ impl Stream {
             let miss = match (*back, gone) {
                 (NO_EARLIER_TOUCH, _) => {
                     let survival = &self.survival[site];
-                    let longer = survival.beyond(at);
+                    let longer = survival.probability_beyond(at);
                     let (beyond, of_those) = match gone {
                         Some(gone) => {
                             let near = f64::from(u8::from(self.followed[site] <= lines));
                             let kept = near * self.order[site].swept;
-                            (survival.beyond((gone - 1).max(at)), 1.0 - kept)
+                            (survival.probability_beyond((gone - 1).max(at)), 1.0 - kept)
                         }
                         None => (survival.tail(), tails[site]),
                     };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_that_is_seen_whole_fits_or_misses_each_line() {
+    fn a_fully_sampled_sweep_fits_or_misses_each_line() {
         let stream = sweep(1000, 40_000, 0);
         let fits = stream.misses(cache(1500.0), around(1000.0));
         // The record does not show that the first pass is the first.
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_of_which_little_is_seen_misses_by_its_footprint() {
+    fn a_sparsely_sampled_sweep_misses_by_its_footprint() {
         let lines = 2_000_000;
         let stream = sweep(lines, 40_000, 77 * LINE);
         assert!(stream.order(0).swept > 0.99);

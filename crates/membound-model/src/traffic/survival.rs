@@ -59,7 +59,7 @@ impl Survival {
 
     /// The probability that a reuse time exceeds `touches`.
     #[must_use]
-    pub fn beyond(&self, touches: u32) -> f64 {
+    pub fn probability_beyond(&self, touches: u32) -> f64 {
         let behind = self.times.partition_point(|time| *time <= touches);
         behind.checked_sub(1).map_or(1.0, |at| self.values[at])
     }
@@ -85,7 +85,10 @@ mod tests {
         let observed = (1..=100).map(Observed::After).collect();
         let survival = Survival::of(observed);
         for (touches, share) in [(0, 1.0), (1, 0.99), (50, 0.5), (75, 0.25)] {
-            assert!((survival.beyond(touches) - share).abs() < 1e-9, "{touches}");
+            assert!(
+                (survival.probability_beyond(touches) - share).abs() < 1e-9,
+                "{touches}"
+            );
         }
     }
 
@@ -100,9 +103,9 @@ mod tests {
             })
             .collect();
         let survival = Survival::of(observed);
-        assert_eq!(survival.beyond(9), 1.0);
-        assert!((survival.beyond(10) - 0.5).abs() < 0.01);
-        assert_eq!(survival.tail(), survival.beyond(u32::MAX));
+        assert_eq!(survival.probability_beyond(9), 1.0);
+        assert!((survival.probability_beyond(10) - 0.5).abs() < 0.01);
+        assert_eq!(survival.tail(), survival.probability_beyond(u32::MAX));
         assert_eq!(Survival::of(Vec::new()).tail(), 1.0);
     }
 }

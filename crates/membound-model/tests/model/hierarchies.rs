@@ -92,8 +92,8 @@ impl DrawnShape {
                     MissShape::Power,
                     MissShape::Blurred,
                 ];
-                let way = SHAPES[(random.next() % 6) as usize];
-                Self::draw(way, curve_width, random)
+                let shape = SHAPES[(random.next() % 6) as usize];
+                Self::draw(shape, curve_width, random)
             }
         }
     }

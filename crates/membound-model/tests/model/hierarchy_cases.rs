@@ -67,7 +67,7 @@ fn a_given_memory_time_makes_both_hubs_identifiable() {
 }
 
 #[test]
-fn a_component_fixed_by_the_topology_is_taken_as_it_is_unless_told_otherwise() {
+fn a_component_fixed_by_the_topology_is_not_fitted_by_default() {
     let mut topology = origin2000();
     let memory = topology.components.last_mut().unwrap();
     (memory.per_line_ns, memory.constant_ns, memory.fixed) = (Some(468.0), Some(0.0), true);
@@ -110,7 +110,7 @@ fn one_window_size_determines_sums_of_constants_and_lines() {
     assert!(model.vanishing.is_none());
     assert!(parameter(&model, "t_tlb").identifiable);
     let reason = parameter(&model, "t_s0").reason.as_deref();
-    assert_eq!(reason, Some("cannot be told from t_s"));
+    assert_eq!(reason, Some("cannot be distinguished from t_s"));
     // The measured window is determined, others are not.
     let truth = expected_ns(&origin2000(), &truth(SOME), Some(1024), 3 * MIB);
     close(
@@ -426,7 +426,7 @@ fn constants_vanish_or_do_not() {
 }
 
 #[test]
-fn what_the_reader_should_know_is_noted() {
+fn assumptions_are_noted() {
     let mut data = clean(NONE);
     for point in data.iter_mut().step_by(40) {
         point.ns *= 3.0;
@@ -461,7 +461,7 @@ fn what_the_reader_should_know_is_noted() {
 }
 
 #[test]
-fn what_cannot_be_fitted_is_refused_in_one_line() {
+fn unfittable_data_are_refused_in_one_line() {
     let good = clean(NONE);
     let refused = |points: &[Observation], options: &FitOptions| {
         let error = fit_with(points, options).unwrap_err().to_string();
@@ -502,7 +502,7 @@ fn what_cannot_be_fitted_is_refused_in_one_line() {
     );
     assert_eq!(
         changed(&|point| point.window_bytes = None),
-        "point 3 has no window, but the data are said to be of kind `window`"
+        "point 3 has no window, but the data are declared to be of kind `window`"
     );
     assert_eq!(
         changed(&|point| point.area_bytes = 512),
@@ -585,7 +585,7 @@ proptest! {
 }
 
 #[test]
-fn sizes_outside_of_the_data_stay_and_say_why() {
+fn sizes_outside_of_the_data_stay_with_a_reason() {
     let data = points(&origin2000(), &truth(NONE), &WINDOWS, &areas(60)[..40]);
     let options = FitOptions {
         sizes: SizeMode::Free,

@@ -85,7 +85,7 @@ fn combinations(model: &Model) -> Vec<String> {
 }
 
 #[test]
-fn noise_free_origin2000_gives_back_what_it_was_made_of() {
+fn noise_free_origin2000_recovers_its_parameters() {
     let topology = origin2000();
     for constants in [NONE, SOME] {
         let truth = truth(constants);
@@ -110,7 +110,7 @@ fn noise_free_origin2000_gives_back_what_it_was_made_of() {
 }
 
 #[test]
-fn noise_free_data_of_any_sizes_and_grid_give_back_what_they_were_made_of() {
+fn noise_free_data_of_any_sizes_and_grid_recover_their_parameters() {
     let mut random = Random::new(41);
     for _ in 0..100 {
         let mut topology = origin2000();
@@ -184,34 +184,34 @@ fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f6
         ..FitOptions::default()
     };
     let mut random = Random::new(2026);
-    let mut held: BTreeMap<String, f64> = BTreeMap::new();
+    let mut coverage: BTreeMap<String, f64> = BTreeMap::new();
     for _ in 0..trials {
         let noisy = random.noisy(&clean[..1000], noise);
         let model = fit(&topology, FitData::Window, &noisy, &options).expect("sound points");
         for parameter in model.parameters.iter().filter(|known| known.identifiable) {
             let truth = truth[&parameter.symbol];
-            *held.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
+            *coverage.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
         }
         for (combination, name) in model.combinations.iter().zip(combinations(&model)) {
             let truth = sum(&combination.symbols, &combination.coefficients, &truth);
             let inside = combination.low <= truth && truth <= combination.high;
-            *held.entry(name).or_default() += f64::from(u8::from(inside));
+            *coverage.entry(name).or_default() += f64::from(u8::from(inside));
         }
     }
-    for share in held.values_mut() {
+    for share in coverage.values_mut() {
         *share /= f64::from(trials);
     }
-    held
+    coverage
 }
 
 #[test]
 fn intervals_hold_the_truth_at_any_noise() {
     for constants in [NONE, SOME] {
         for noise in [0.03, 0.2] {
-            let held = coverage(constants, noise, 1000);
-            assert_eq!(held.len(), 12, "{held:?}");
-            for (what, share) in &held {
-                assert!(*share >= 0.93, "{what} at {noise}: {share} of {held:?}");
+            let covered = coverage(constants, noise, 1000);
+            assert_eq!(covered.len(), 12, "{covered:?}");
+            for (what, share) in &covered {
+                assert!(*share >= 0.93, "{what} at {noise}: {share} of {covered:?}");
             }
         }
     }
@@ -275,7 +275,7 @@ fn intervals_of_free_sizes_hold_the_truth() {
         ..FitOptions::default()
     };
     let mut random = Random::new(7);
-    let mut held: BTreeMap<String, f64> = BTreeMap::new();
+    let mut coverage: BTreeMap<String, f64> = BTreeMap::new();
     let trials = 60;
     for _ in 0..trials {
         let model = fit(
@@ -287,10 +287,10 @@ fn intervals_of_free_sizes_hold_the_truth() {
         .unwrap();
         for parameter in model.parameters.iter().filter(|known| known.identifiable) {
             let truth = truth[&parameter.symbol];
-            *held.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
+            *coverage.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
         }
     }
-    for (what, count) in &held {
-        assert!(count / f64::from(trials) >= 0.85, "{what}: {held:?}");
+    for (what, count) in &coverage {
+        assert!(count / f64::from(trials) >= 0.85, "{what}: {coverage:?}");
     }
 }

@@ -13,37 +13,37 @@ use crate::seidl_data::{
 };
 
 #[test]
-fn predictions_hold_measurements_as_often_as_they_say() {
+fn prediction_intervals_have_their_nominal_coverage() {
     let topology = origin2000();
     let truth = truth(SOME);
     let clean = points(&topology, &truth, &[1024, 4096], &areas(60));
-    let unseen = points(&topology, &truth, &[2048], &areas(47));
+    let new_points = points(&topology, &truth, &[2048], &areas(47));
     let mut random = Random::new(5);
-    let (mut held, mut count) = (0.0, 0.0);
+    let (mut covered, mut count) = (0.0, 0.0);
     for _ in 0..60 {
         let model = fit_with(&random.noisy(&clean, 0.05), &FitOptions::default()).unwrap();
-        for point in random.noisy(&unseen, 0.05) {
+        for point in random.noisy(&new_points, 0.05) {
             let predicted = predict(&model, point.window_bytes, point.area_bytes);
             assert_eq!(predicted.caution, None);
             let figure = *predicted.ns.known().unwrap();
-            held += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
+            covered += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
             count += 1.0;
             let shares: f64 = predicted.expected.iter().map(|hits| hits.share).sum();
             close(shares, 1.0, 1e-12);
         }
     }
-    let share: f64 = held / count;
+    let share: f64 = covered / count;
     assert!((0.93..=0.97).contains(&share), "{share}");
 }
 
 #[test]
-fn predictions_know_that_sizes_are_fitted_or_held() {
+fn predictions_account_for_fitted_and_fixed_sizes() {
     let topology = origin2000();
     let mut truth = truth(NONE);
     // The router's steps exceed the noise: levels with the same time would have no size of their own.
     truth.insert("t_r".to_owned(), 600.0);
     let clean = points(&topology, &truth, &WINDOWS, &areas(100));
-    let unseen = points(&topology, &truth, &[2048], &areas(47));
+    let new_points = points(&topology, &truth, &[2048], &areas(47));
     for fixed_levels in [BTreeSet::new(), BTreeSet::from([1, 4, 5])] {
         let options = FitOptions {
             sizes: SizeMode::Free,
@@ -61,7 +61,7 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
                 .map(|level| level < 6 && !fixed_levels.contains(&level))
                 .collect();
             assert_eq!(fitted, expected);
-            for point in random.noisy(&unseen, 0.01) {
+            for point in random.noisy(&new_points, 0.01) {
                 let predicted = predict(&model, point.window_bytes, point.area_bytes);
                 let figure = *predicted.ns.known().unwrap();
                 inside += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
@@ -74,7 +74,7 @@ fn predictions_know_that_sizes_are_fitted_or_held() {
 }
 
 #[test]
-fn predictions_outside_of_the_points_say_so() {
+fn predictions_outside_of_the_points_are_marked() {
     let model = fit_with(&clean(SOME), &FitOptions::default()).unwrap();
     let caution = |window, area| predict(&model, Some(window), area).caution;
     assert_eq!(caution(2048, GIB), None);
@@ -170,7 +170,7 @@ fn strides_leave_out_lines_and_pages_but_not_the_sets_they_crowd_into() {
 }
 
 #[test]
-fn a_model_without_levels_predicts_nothing_and_says_why() {
+fn a_model_without_levels_predicts_nothing_with_a_reason() {
     let ramp: Vec<_> = (10..30)
         .map(|shift| membound_types::Observation {
             window_bytes: None,

@@ -139,7 +139,7 @@ fn origin(shape: MissShape, per_node: f64) -> Hierarchy {
 /// last three steps are 5 % each and at most two octaves apart. Each alone stays below the
 /// least step that counts (10 %); together they are one of 16 %: a far level beyond home and
 /// its corner. Seen through random windows at the document's sizes the far step blurs into
-/// the near one (they overlap over two octaves), so there five are told apart only with
+/// the near one (they overlap over two octaves), so there five are distinguished only with
 /// little noise.
 #[test]
 fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
@@ -154,7 +154,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
         for node in [256.0, 512.0] {
             let truth = origin(shape, node * 1024.0 * 1024.0);
             let mut right = 0;
-            let mut seen = Vec::new();
+            let mut outcomes = Vec::new();
             for seed in 0..least {
                 let mut random = Random::new(seed);
                 let (from, to) = (4096.0, 32.0 * node * 1024.0 * 1024.0);
@@ -162,11 +162,11 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
                 let curve = truth.curve_between(from, to, 6.0, disturbance, &mut random);
                 let found = find_levels(&curve, &LevelOptions::default());
                 right += u64::from(found.plateaus.len() == 5);
-                seen.push(found.plateaus.len());
+                outcomes.push(found.plateaus.len());
             }
             assert!(
                 right == least,
-                "{shape:?}, noise {noise}, {node} MiB a node: {seen:?}"
+                "{shape:?}, noise {noise}, {node} MiB a node: {outcomes:?}"
             );
         }
     }
@@ -174,7 +174,7 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
 
 /// While memory is being measured, its neighbours begin to use it as well.
 #[test]
-fn memory_that_grows_slower_on_the_way_is_no_cache() {
+fn memory_that_gradually_grows_slower_is_no_cache() {
     let truth = Hierarchy::given(
         &[
             (32.0 * 1024.0, 1.0),

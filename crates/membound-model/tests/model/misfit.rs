@@ -32,8 +32,8 @@ fn a_value_that_contradicts_the_data_is_noticed() {
     }
     let mut options = FitOptions::default();
     options.fixed.insert("t_s".to_owned(), 500.0);
-    let held = fit_with(&windows(0.03), &options).expect("a fit");
-    assert!(says(&held, MISFIT), "{:?}", held.notes);
+    let model = fit_with(&windows(0.03), &options).expect("a fit");
+    assert!(says(&model, MISFIT), "{:?}", model.notes);
 }
 
 #[test]

@@ -468,7 +468,7 @@ fn condition(page: PageKind, walk: f64) -> Mlp {
 }
 
 #[test]
-fn page_walks_are_told_from_two_page_kinds_whichever_came_first() {
+fn page_walks_follow_from_two_page_kinds_in_either_order() {
     let check = |mut part: Mlp, small: fn(&Mlp) -> &Mlp, large: fn(&Mlp) -> &Mlp| {
         interpret_mlp(&mut part, &[]);
         let line = small(&part).sequential_line.known().unwrap();

@@ -131,7 +131,7 @@ fn mixtures_lie_in_their_intervals_as_a_rule() {
 }
 
 #[test]
-fn few_samples_say_little() {
+fn few_samples_give_wide_intervals() {
     let mixer = mixer();
     let few = mixer.fit(&histogram(&[(3, 1.0)], 5, 3)).unwrap();
     assert!(few.levels[3].share.low < 0.65, "{few:#?}");
@@ -145,7 +145,7 @@ fn few_samples_say_little() {
 }
 
 #[test]
-fn what_is_slower_than_every_level_is_told_apart() {
+fn loads_slower_than_every_level_are_separated() {
     let mixer = mixer();
     let slow = [TickCount {
         ticks: 2600,
@@ -168,7 +168,7 @@ fn latencies_between_levels_do_not_fit() {
 }
 
 #[test]
-fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
+fn another_cores_cache_with_the_latency_of_memory_counts_as_memory() {
     let mut calibration = calibration();
     // Lines seem to come from there, slightly faster than from memory.
     let mut random = Random(99);
@@ -195,7 +195,7 @@ fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
 }
 
 #[test]
-fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
+fn caches_with_similar_latencies_are_separated_as_far_as_the_average_allows() {
     // While the second cache was calibrated, another program used half of it.
     let mut calibration = calibration();
     calibration.levels[1].ticks = histogram(&[(1, 0.5), (2, 0.5)], 5000, 31);
@@ -267,7 +267,7 @@ fn site<'a>(
 }
 
 #[test]
-fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
+fn an_uncertain_count_does_not_spoil_the_latencies() {
     let mixer = mixer();
     for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
         let mixture = mixer.fit(&histogram(&[(level, 1.0)], 3000, 8)).unwrap();
@@ -290,7 +290,7 @@ fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
 }
 
 #[test]
-fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
+fn contended_lines_cost_the_time_that_hits_leave() {
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
     // Four nanoseconds per execution, at loads that look like hits.
     let mut evidence = site(4.0, 1e9, &mixture);
@@ -345,11 +345,11 @@ fn a_chase_stalls_by_all_but_the_hits_cost() {
         let total = stall.levels.total();
         assert!((total - found.value).abs() < 1.0, "{name}");
         if level > 0 {
-            let told = match Served::of(name) {
+            let level = match Served::of(name) {
                 Served::L2 => Served::L1,
                 served => served,
             };
-            assert!(stall.levels.get(told) > 0.85 * total, "{name}: {stall:#?}");
+            assert!(stall.levels.get(level) > 0.85 * total, "{name}: {stall:#?}");
         }
     }
 }
@@ -367,7 +367,7 @@ fn hits_do_not_stall_however_many_samples_fall_there() {
 }
 
 #[test]
-fn misses_that_overlap_cost_what_is_exposed() {
+fn overlapping_misses_cost_their_exposed_time() {
     let mixture = mixer().fit(&histogram(&[(3, 1.0)], 2000, 22)).unwrap();
     // Eight nanoseconds per load, with twenty loads in flight.
     let gather = Stall::of(&site(8.0, 1e9, &mixture), &COSTS);
@@ -386,7 +386,7 @@ fn misses_that_overlap_cost_what_is_exposed() {
 }
 
 #[test]
-fn a_stream_stalls_although_its_loads_look_fast() {
+fn a_stream_stalls_although_its_loads_are_fast() {
     let mixture = mixer()
         .fit(&histogram(&[(0, 0.95), (1, 0.05)], 2000, 24))
         .unwrap();
@@ -561,7 +561,7 @@ fn a_program_is_known_better_than_its_sites() {
 }
 
 #[test]
-fn what_is_unknown_of_a_loops_accesses_adds_up() {
+fn uncertainties_of_a_loops_accesses_add_up() {
     let unknown = Estimate::new(0.0, 0.0, 1.0);
     let few: Vec<Stall> = (0..4).map(|_| known(2.5, unknown)).collect();
     assert!(combine(&few, 10e9, 1e4).high > 0.99);

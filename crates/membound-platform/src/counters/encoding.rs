@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn amd_fills_are_told_by_source() {
+    fn amd_fills_are_counted_by_source() {
         let root = Tree::new().root();
         let zen5 = processor("AuthenticAMD", 0x1a, 2);
         let config = |cpu, event| of(&root, cpu, event).unwrap().config;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn intel_loads_are_told_by_what_they_missed() {
+    fn intel_loads_are_counted_by_the_level_they_missed() {
         let root = Tree::new().root();
         let icelake = processor("GenuineIntel", 6, 0x6a);
         let of = |event| of(&root, &icelake, event).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_a_reason() {
+    fn unknown_encodings_have_a_reason() {
         let root = Tree::new().root();
         let sandy = processor("GenuineIntel", 6, 0x2d);
         assert!(of(&root, &sandy, Event::L1DataMiss).is_ok());

@@ -250,7 +250,7 @@ pub fn software_clock() -> Result<(), NotMeasured> {
     );
     open(&attr, -1)
         .map(drop)
-        .map_err(|error| refused("the cpu-clock event", &error))
+        .map_err(|error| refusal_reason("the cpu-clock event", &error))
 }
 
 /// Number of debug registers with which a thread of this process can watch data.
@@ -275,7 +275,9 @@ pub fn breakpoints() -> Result<u32, NotMeasured> {
         };
         match open(&attr, -1) {
             Ok(fd) => open_ones.push(fd),
-            Err(error) if open_ones.is_empty() => return Err(refused("a watchpoint", &error)),
+            Err(error) if open_ones.is_empty() => {
+                return Err(refusal_reason("a watchpoint", &error));
+            }
             Err(_) => break,
         }
     }
@@ -283,11 +285,11 @@ pub fn breakpoints() -> Result<u32, NotMeasured> {
 }
 
 fn refusal(event: Event, error: &io::Error) -> NotMeasured {
-    refused(&event.to_string(), error)
+    refusal_reason(&event.to_string(), error)
 }
 
 /// The reason and remedy for an error of `perf_event_open` on this machine.
-fn refused(what: &str, error: &io::Error) -> NotMeasured {
+fn refusal_reason(what: &str, error: &io::Error) -> NotMeasured {
     let root = Root::system();
     explain(
         what,

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_cores_are_told_apart() {
+    fn hybrid_cores_are_distinguished() {
         let core = |core| {
             microarchitecture("GenuineIntel", 6, 0x97, core)
                 .unwrap()

@@ -261,7 +261,7 @@ fn misses(facts: &Facts<'_>) -> Capability {
         Ok(()) => capability(
             WHAT,
             Full,
-            "counted by the core's PMU beside the times",
+            "counted by the core's PMU in addition to the times",
             None,
         ),
         Err(reason) => {

@@ -282,7 +282,7 @@ fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
         ),
     });
     if facts.machine.cpu.architecture == "x86_64" {
-        let access = msr::MsrFiles::under(facts.root).access(facts.cpu);
+        let access = msr::MsrFiles::new(facts.root).access(facts.cpu);
         found.push(match access {
             Ok(()) => known(
                 GROUP,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_told_from_base_pages() {
+    fn huge_pages_are_distinguished_from_base_pages() {
         const HUGE: usize = 2 << 20;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let len = 4 * HUGE;

@@ -230,11 +230,11 @@ mod tests {
     #[test]
     fn bits_of_different_prefetchers_do_not_overlap() {
         for family in [Family::Intel, Family::Amd, Family::Dscr] {
-            let mut seen = 0;
+            let mut used_bits = 0;
             for control in family.controls() {
-                assert_eq!(seen & control.mask, 0, "{}", control.name);
+                assert_eq!(used_bits & control.mask, 0, "{}", control.name);
                 assert_eq!(control.off & !control.mask, 0, "{}", control.name);
-                seen |= control.mask;
+                used_bits |= control.mask;
             }
         }
     }

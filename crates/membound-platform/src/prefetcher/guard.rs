@@ -218,12 +218,12 @@ impl Guard {
 
     fn arm(&mut self, changes: &[Change]) -> io::Result<()> {
         for change in changes {
-            self.say(&Line::Change(change.clone()))?;
+            self.send(&Line::Change(change.clone()))?;
         }
-        self.say(&Line::Armed)
+        self.send(&Line::Armed)
     }
 
-    fn say(&mut self, line: &Line) -> io::Result<()> {
+    fn send(&mut self, line: &Line) -> io::Result<()> {
         let pipe = self
             .pipe
             .as_mut()
@@ -236,7 +236,7 @@ impl Guard {
     /// Dismisses the guard, because nothing is left to restore, and waits until it ends.
     pub(super) fn dismiss(mut self) {
         // If this fails, the guard has ended or restores restored values: both are harmless.
-        let _ = self.say(&Line::Restored);
+        let _ = self.send(&Line::Restored);
         self.release();
     }
 

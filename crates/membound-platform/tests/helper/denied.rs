@@ -6,7 +6,7 @@ use membound_platform::counters::{CounterGroup, Event, breakpoints, software_clo
 use membound_platform::numa::{self, Node, Topology};
 use membound_types::{NodeId, NodePolicy, NotMeasured};
 
-use super::say;
+use super::print_line;
 
 /// Prints one line `NAME|REASON|REMEDY` for each refusal.
 pub(crate) fn main() -> ExitCode {
@@ -16,7 +16,7 @@ pub(crate) fn main() -> ExitCode {
         libc::SYS_get_mempolicy,
         libc::SYS_move_pages,
     ]) {
-        return say(&format!("skipped|cannot install a filter: {error}|"), 0);
+        return print_line(&format!("skipped|cannot install a filter: {error}|"), 0);
     }
     let node = |id| Node {
         id: NodeId(id),
@@ -53,7 +53,7 @@ fn report(name: &str, outcome: Result<(), NotMeasured>) {
             missing.remedy.unwrap_or_default()
         ),
     };
-    say(&line, 0);
+    print_line(&line, 0);
 }
 
 /// Makes `calls` fail with EPERM from here on.

@@ -46,16 +46,16 @@ fn victim(root: &str, architecture: &str, way: &str, setting: &str) -> ExitCode 
     };
     let controls = match Controls::detect(&Root::at(root), &cpu) {
         Outcome::Known(controls) => controls,
-        Outcome::Missing { not_measured } => return say(&not_measured.reason, 3),
+        Outcome::Missing { not_measured } => return print_line(&not_measured.reason, 3),
     };
     let program = std::env::current_exe().expect("a program on Linux knows its own path");
     let guard = GuardCommand::new(program, ["guard"]);
     let setting = PrefetchState::of_name(setting);
     let restore = match controls.set(&setting, &cpu.online, &guard) {
         Ok(restore) => restore,
-        Err(error) => return say(&error.to_string(), 4),
+        Err(error) => return print_line(&error.to_string(), 4),
     };
-    say("changed", 0);
+    print_line("changed", 0);
     match way {
         "wait" => {
             let _ = io::stdin().read(&mut [0]);
@@ -71,8 +71,8 @@ fn victim(root: &str, architecture: &str, way: &str, setting: &str) -> ExitCode 
     ExitCode::SUCCESS
 }
 
-fn say(line: &str, code: u8) -> ExitCode {
+fn print_line(line: &str, code: u8) -> ExitCode {
     let mut out = io::stdout().lock();
-    let said = writeln!(out, "{line}").and_then(|()| out.flush());
-    ExitCode::from(if said.is_ok() { code } else { 5 })
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    ExitCode::from(if written.is_ok() { code } else { 5 })
 }

@@ -9,12 +9,15 @@ fn refusals_of_a_filter_are_reasons_with_remedies() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
-    if let Some(reason) = said.strip_prefix("skipped|") {
+    let output = String::from_utf8(output.stdout).unwrap();
+    if let Some(reason) = output.strip_prefix("skipped|") {
         eprintln!("skipped: {reason}");
         return;
     }
-    let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split('|').collect()).collect();
+    let lines: Vec<Vec<&str>> = output
+        .lines()
+        .map(|line| line.split('|').collect())
+        .collect();
     let names: Vec<&str> = lines.iter().map(|line| line[0]).collect();
     assert_eq!(
         names,

@@ -70,7 +70,7 @@ fn eventually<T: PartialEq + std::fmt::Debug>(get: impl Fn() -> T, expected: T) 
 /// A victim that has switched everything off, or reported why it did not.
 struct Victim {
     child: Child,
-    said: String,
+    output: String,
 }
 
 impl Victim {
@@ -83,12 +83,12 @@ impl Victim {
             .process_group(0)
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         let out = child.stdout.take().unwrap();
-        BufReader::new(out).read_line(&mut said).unwrap();
+        BufReader::new(out).read_line(&mut output).unwrap();
         Self {
             child,
-            said: said.trim_end().to_owned(),
+            output: output.trim_end().to_owned(),
         }
     }
 
@@ -104,7 +104,7 @@ impl Victim {
 
 fn waiting(machine: &Machine) -> Victim {
     let victim = Victim::start(machine.path(), "x86_64", "wait");
-    assert_eq!(victim.said, "changed");
+    assert_eq!(victim.output, "changed");
     assert_eq!(machine.registers(), OFF);
     victim
 }
@@ -142,7 +142,7 @@ fn panics_aborts_and_exits_put_registers_back() {
     for way in ["panic", "abort", "exit", "forget"] {
         let machine = Machine::new();
         let victim = Victim::start(machine.path(), "x86_64", way);
-        assert_eq!(victim.said, "changed", "{way}");
+        assert_eq!(victim.output, "changed", "{way}");
         victim.end();
         machine.come_to(BEFORE);
     }
@@ -184,9 +184,9 @@ fn a_register_that_ignores_writes_is_found_out() {
     symlink("/dev/zero", machine.register_file(1)).unwrap();
     let victim = Victim::start(machine.path(), "x86_64", "wait");
     assert!(
-        victim.said.contains("does not keep 0xf: it reads 0x0"),
+        victim.output.contains("does not keep 0xf: it reads 0x0"),
         "{}",
-        victim.said
+        victim.output
     );
     victim.end();
     // CPU 0 had been changed before CPU 1 was tried.
@@ -204,7 +204,7 @@ fn the_data_stream_control_register_of_power_comes_back() {
     }
     let values = || [0, 1].map(|cpu| fs::read_to_string(file(cpu)).unwrap());
     let victim = Victim::start(machine.path(), "powerpc64", "wait");
-    assert_eq!(victim.said, "changed");
+    assert_eq!(victim.output, "changed");
     assert_eq!(values(), ["1\n", "1\n"]);
     kill_process(victim.pid(), Signal::KILL).unwrap();
     victim.end();

@@ -198,11 +198,11 @@ fn a_setting_comes_back_after_kill_9_and_after_a_panic() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut output = String::new();
         BufReader::new(victim.stdout.take().unwrap())
-            .read_line(&mut said)
+            .read_line(&mut output)
             .unwrap();
-        assert_eq!(said, "changed\n");
+        assert_eq!(output, "changed\n");
         if kills {
             assert_eq!(values(), [15, 15]);
             victim.kill().unwrap();

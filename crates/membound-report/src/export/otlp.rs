@@ -32,9 +32,9 @@ pub fn otlp(profile: &Profile, detail: &Detail) -> Vec<u8> {
         let mut one = Message::new();
         one.message(1, &tables.value_type(kind, "nanoseconds"));
         for (key, moments) in &observations {
-            let seen = moments.iter().filter(|(_, sum)| value(sum) > 0);
+            let nonzero = moments.iter().filter(|(_, sum)| value(sum) > 0);
             let (times, values): (Vec<u64>, Vec<u64>) =
-                seen.map(|(t_ns, sum)| (*t_ns, value(sum))).unzip();
+                nonzero.map(|(t_ns, sum)| (*t_ns, value(sum))).unzip();
             if !values.is_empty() {
                 one.message(2, &tables.sample(profile, *key, &values, &times));
             }
@@ -100,7 +100,7 @@ impl Value<'_> {
         let mut out = Message::new();
         match self {
             Self::Text(text) => out.text(1, text),
-            Self::Number(number) => out.present(3, number),
+            Self::Number(number) => out.varint_always(3, number),
         }
         out
     }

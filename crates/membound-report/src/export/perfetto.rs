@@ -107,7 +107,7 @@ pub fn perfetto(profile: &Profile, detail: &Detail) -> Vec<u8> {
 /// First packet: clocks, defaults of all samples, and interned data.
 fn beginning(profile: &Profile, names: Names<'_>) -> Message {
     let mut out = Message::new();
-    out.present(packet::TIMESTAMP, 0);
+    out.varint_always(packet::TIMESTAMP, 0);
     out.number(packet::SEQUENCE, SEQUENCE);
     out.number(packet::SEQUENCE_FLAGS, BEGINS);
     out.number(packet::FIRST, 1);
@@ -118,7 +118,7 @@ fn beginning(profile: &Profile, names: Names<'_>) -> Message {
     for (id, time_ns) in [(BOOTTIME, 0), (REALTIME, start_ns)] {
         let mut clock = Message::new();
         clock.number(1, id);
-        clock.present(2, time_ns);
+        clock.varint_always(2, time_ns);
         snapshot.message(1, &clock);
     }
     snapshot.number(2, BOOTTIME);
@@ -141,7 +141,7 @@ fn beginning(profile: &Profile, names: Names<'_>) -> Message {
 /// Packet that refers to interned data.
 fn at(t_ns: u64, field: u32, what: &Message) -> Message {
     let mut out = Message::new();
-    out.present(packet::TIMESTAMP, t_ns);
+    out.varint_always(packet::TIMESTAMP, t_ns);
     out.number(packet::SEQUENCE, SEQUENCE);
     out.number(packet::SEQUENCE_FLAGS, REFERS);
     out.message(field, what);
@@ -154,9 +154,9 @@ fn perf_sample(thread: Thread, clock: Sum, callstack: u64) -> Message {
     out.number(3, thread.tid);
     out.number(4, callstack);
     out.number(5, MODE_USER);
-    out.present(6, clock.cpu_ns);
+    out.varint_always(6, clock.cpu_ns);
     // Not packed: the schema uses the older syntax, and the viewer's parser accepts no other encoding.
-    out.present(7, clock.stall_ns);
+    out.varint_always(7, clock.stall_ns);
     out
 }
 
@@ -165,7 +165,7 @@ fn count(t_ns: u64, (track, value): (u64, u64)) -> Message {
     let mut event = Message::new();
     event.number(9, COUNTER);
     event.number(11, track);
-    event.present(30, value);
+    event.varint_always(30, value);
     at(t_ns, packet::TRACK_EVENT, &event)
 }
 
@@ -262,7 +262,7 @@ impl Tracks {
             let id = self.next();
             processes.insert(thread.pid, id);
             let mut process = Message::new();
-            process.present(1, thread.pid);
+            process.varint_always(1, thread.pid);
             process.text(6, &run::command(&profile.run));
             let mut track = Message::new();
             track.number(1, id);
@@ -272,8 +272,8 @@ impl Tracks {
         for (&index, thread) in &self.threads {
             let row = profile.threads.get(index as usize);
             let mut about = Message::new();
-            about.present(1, thread.pid);
-            about.present(2, thread.tid);
+            about.varint_always(1, thread.pid);
+            about.varint_always(2, thread.tid);
             about.text(5, row.map_or(UNKNOWN, |row| row.name.as_str()));
             let mut track = Message::new();
             track.number(1, thread.track);
@@ -388,7 +388,7 @@ impl<'a> Names<'a> {
         entry.number(2, function);
         entry.number(3, mapping);
         if let Some(frame) = frame {
-            entry.present(4, frame.address);
+            entry.varint_always(4, frame.address);
             if let Some(file) = frame.file {
                 entry.number(5, self.text(interned::SOURCE_PATHS, self.chains.name(file)));
                 entry.number(6, frame.line.unwrap_or(0).into());

@@ -24,7 +24,7 @@ impl Message {
     }
 
     /// Writes a varint field even if it is zero, for fields where a reader distinguishes zero from missing.
-    pub(super) fn present(&mut self, field: u32, value: u64) {
+    pub(super) fn varint_always(&mut self, field: u32, value: u64) {
         self.varint(u64::from(field) << 3);
         self.varint(value);
     }

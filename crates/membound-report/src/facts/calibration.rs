@@ -14,10 +14,10 @@ pub(crate) struct Deciles {
 pub(crate) fn deciles(level: &CalibratedLevel) -> Option<Deciles> {
     let total: u64 = level.ticks.iter().map(|bin| bin.count).sum();
     let at = |share: f64| {
-        let mut seen = 0;
+        let mut counted = 0;
         level.ticks.iter().find_map(|bin| {
-            seen += bin.count;
-            (seen as f64 >= share * total as f64).then_some(bin.ticks)
+            counted += bin.count;
+            (counted as f64 >= share * total as f64).then_some(bin.ticks)
         })
     };
     (total > 0).then_some(())?;
@@ -40,7 +40,7 @@ mod tests {
     use membound_types::TickCount;
 
     #[test]
-    fn deciles_are_ticks_that_were_seen() {
+    fn deciles_are_observed_ticks() {
         let bin = |ticks, count| TickCount { ticks, count };
         let mut level = CalibratedLevel {
             ticks: vec![bin(52, 80), bin(78, 15), bin(9000, 5)],

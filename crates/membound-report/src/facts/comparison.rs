@@ -88,11 +88,11 @@ pub(crate) fn difference(difference: &FigureDifference, unit: &str) -> String {
     )
 }
 
-/// Verdict in words: `same`, `worse`, `better`, `cannot tell`.
+/// Verdict in words: `same`, `worse`, `better`, `undecided`.
 pub(crate) const fn verdict(difference: &FigureDifference) -> &'static str {
     match (difference.verdict, difference.worse) {
         (FigureVerdict::Same, _) => "same",
-        (FigureVerdict::Unknown, _) => "cannot tell",
+        (FigureVerdict::Unknown, _) => "undecided",
         (FigureVerdict::Different, true) => "worse",
         (FigureVerdict::Different, false) => "better",
     }

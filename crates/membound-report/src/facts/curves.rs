@@ -261,22 +261,22 @@ impl SettingFamily<'_> {
         let faster = |(_, point): &&(&str, &LatencyPoint)| point.ns_high < first.ns_low;
         let by_time =
             |a: &&(&str, &LatencyPoint), b: &&(&str, &LatencyPoint)| a.1.ns.total_cmp(&b.1.ns);
-        let said = |found: Option<&(&str, &LatencyPoint)>, what: &str| {
+        let sentence = |found: Option<&(&str, &LatencyPoint)>, what: &str| {
             found.map(|(title, point)| {
                 let part = units::number(point.ns / first.ns);
                 format!("{title} is the {what}, {part} of {first_title}")
             })
         };
-        let fastest = said(all.iter().filter(faster).min_by(by_time), "fastest");
-        let slowest = said(all.iter().filter(slower).max_by(by_time), "slowest");
-        let said: Vec<String> = [fastest, slowest].into_iter().flatten().collect();
+        let fastest = sentence(all.iter().filter(faster).min_by(by_time), "fastest");
+        let slowest = sentence(all.iter().filter(slower).max_by(by_time), "slowest");
+        let sentences: Vec<String> = [fastest, slowest].into_iter().flatten().collect();
         let place = units::bytes(size);
-        if said.is_empty() {
+        if sentences.is_empty() {
             return format!(
                 "at {place} no setting differs from {first_title} beyond the intervals"
             );
         }
-        format!("at {place} {}", said.join("; "))
+        format!("at {place} {}", sentences.join("; "))
     }
 }
 
@@ -286,7 +286,7 @@ fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
         format!("{} order", key.pattern),
         format!("{} pages", key.page),
     ];
-    words.extend(rest(key, all));
+    words.extend(other_conditions(key, all));
     words.join(", ")
 }
 
@@ -299,14 +299,14 @@ fn label(key: &CurveKey, all: &[CurveKey]) -> String {
     if differs(all, |k| k.page) || !differs(all, |k| k.pattern) {
         words.push(key.page.to_string());
     }
-    words.extend(rest(key, all));
+    words.extend(other_conditions(key, all));
     if differs(all, |k| k.stride_bytes) {
         words.push(format!("stride {}", units::bytes(key.stride_bytes)));
     }
     words.join(", ")
 }
 
-fn rest(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
+fn other_conditions(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
     let mut words = Vec::new();
     if differs(all, |k| k.access) {
         words.push(key.access.to_string());

@@ -27,7 +27,7 @@ pub(crate) fn range<'a>(
     histograms
         .into_iter()
         .flatten()
-        .filter_map(seen)
+        .filter_map(log_range)
         .fold(None, |range, (from, to)| {
             Some(range.map_or((from, to), |(low, high): (f64, f64)| {
                 (low.min(from), high.max(to))
@@ -36,7 +36,7 @@ pub(crate) fn range<'a>(
 }
 
 /// Ends of a bin that is not empty and has a logarithm. A bin from 0 on is represented by its upper half.
-fn seen(bin: &DurationBin) -> Option<(f64, f64)> {
+fn log_range(bin: &DurationBin) -> Option<(f64, f64)> {
     let (from, to) = (bin.from_ns, bin.to_ns);
     let from = if from.abs() < f64::MIN_POSITIVE {
         0.5 * to
@@ -104,7 +104,7 @@ pub(crate) fn spread(bins: &[DurationBin], edges: &[f64]) -> Vec<Span> {
         .collect();
     let last = spans.len().saturating_sub(1);
     for bin in bins {
-        let Some((from, to)) = seen(bin) else {
+        let Some((from, to)) = log_range(bin) else {
             continue;
         };
         for (index, span) in spans.iter_mut().enumerate() {

@@ -4,7 +4,7 @@ use membound_types::{Kind, MachineProfile, NotMeasured, Outcome};
 
 /// For each part in the order of display: what was skipped within it, or why the whole part is missing.
 fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMeasured>); 10] {
-    fn look<'a, P>(
+    fn skipped_or_reason<'a, P>(
         part: &'a Outcome<P>,
         skipped: impl FnOnce(&'a P) -> &'a [String],
     ) -> Result<&'a [String], &'a NotMeasured> {
@@ -14,18 +14,33 @@ fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMe
         }
     }
     [
-        (Kind::Latency, look(&profile.latency, |p| &p.skipped)),
-        (Kind::Mlp, look(&profile.mlp, |p| &p.skipped)),
-        (Kind::Window, look(&profile.window, |p| &p.skipped)),
-        (Kind::Bandwidth, look(&profile.bandwidth, |p| &p.skipped)),
-        (Kind::Loaded, look(&profile.loaded, |p| &p.skipped)),
-        (Kind::Tlb, look(&profile.tlb, |p| &p.skipped)),
-        (Kind::Prefetch, look(&profile.prefetch, |p| &p.skipped)),
-        (Kind::Numa, look(&profile.numa, |p| &p.skipped)),
-        (Kind::C2c, look(&profile.c2c, |p| &p.skipped)),
+        (
+            Kind::Latency,
+            skipped_or_reason(&profile.latency, |p| &p.skipped),
+        ),
+        (Kind::Mlp, skipped_or_reason(&profile.mlp, |p| &p.skipped)),
+        (
+            Kind::Window,
+            skipped_or_reason(&profile.window, |p| &p.skipped),
+        ),
+        (
+            Kind::Bandwidth,
+            skipped_or_reason(&profile.bandwidth, |p| &p.skipped),
+        ),
+        (
+            Kind::Loaded,
+            skipped_or_reason(&profile.loaded, |p| &p.skipped),
+        ),
+        (Kind::Tlb, skipped_or_reason(&profile.tlb, |p| &p.skipped)),
+        (
+            Kind::Prefetch,
+            skipped_or_reason(&profile.prefetch, |p| &p.skipped),
+        ),
+        (Kind::Numa, skipped_or_reason(&profile.numa, |p| &p.skipped)),
+        (Kind::C2c, skipped_or_reason(&profile.c2c, |p| &p.skipped)),
         (
             Kind::Calibration,
-            look(&profile.calibration, |p| &p.skipped),
+            skipped_or_reason(&profile.calibration, |p| &p.skipped),
         ),
     ]
 }

@@ -14,7 +14,7 @@ pub(crate) fn figure(gate: &Gate, figure: Figure) -> String {
 }
 
 /// Subject of a gate: `memory-bound`, `function work`.
-pub(crate) fn what(gate: &Gate) -> String {
+pub(crate) fn subject(gate: &Gate) -> String {
     match gate.name.as_str() {
         "" => gate.subject.name().to_owned(),
         name => format!("{} {name}", gate.subject),

@@ -264,7 +264,7 @@ pub(crate) fn words(words: &[String]) -> String {
     words.join(" ")
 }
 
-/// Describes the programs that run beside the primary.
+/// Describes the programs that run alongside the primary.
 pub(crate) fn corunners(explore: &HarvestExplore) -> String {
     let options = &explore.options;
     let copies = match options.copies {

@@ -61,7 +61,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     if has_primary(run) {
         out.push(slowed(run));
     }
-    out.extend(first_turn(run));
+    out.extend(first_slice(run));
     out.extend(run.balance.as_ref().and_then(balance));
     out.extend(came_back(run));
     if !run.scavengers.is_empty() {
@@ -72,7 +72,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
 }
 
 /// Describes when time slices began, if the plan was made during the run.
-fn first_turn(run: &HarvestRun) -> Option<String> {
+fn first_slice(run: &HarvestRun) -> Option<String> {
     let mut plans = run.options.plans.iter();
     let planted_s = plans.find_map(|plan| plan.planted_after_s)?;
     let planted = units::seconds(planted_s);
@@ -116,11 +116,11 @@ fn harvested(run: &HarvestRun) -> String {
 
 /// Describes the benefit of time slices that scavengers gave each other.
 fn balance(balance: &HarvestBalance) -> Option<String> {
-    let worth = balance.worth?;
+    let work_ratio = balance.worth?;
     Some(format!(
         "Interleaved, scavengers did {} of the work that they do one after another ({}); they ran one after \
          another for {} of {}.",
-        units::percent(worth),
+        units::percent(work_ratio),
         units::plural(balance.trials as usize, "trial"),
         units::seconds(balance.apart_s),
         units::seconds(balance.apart_s + balance.together_s)
@@ -137,7 +137,7 @@ fn slowed(run: &HarvestRun) -> String {
     let direction = if share < 0.0 { "less" } else { "more" };
     match slowdown_interval(&run.primary) {
         Some((low, high)) if low <= 0.0 && high >= 0.0 => format!(
-            "No slowdown of the primary can be told from none: {} {}{limit}.",
+            "No slowdown of the primary beyond noise: {} {}{limit}.",
             units::percent(share),
             units::percent_interval(low, high)
         ),
@@ -156,12 +156,12 @@ fn slowed(run: &HarvestRun) -> String {
 
 /// Title of the distribution of distances.
 pub(crate) fn distance_title(run: &HarvestRun) -> String {
-    let who = if has_primary(run) {
+    let program = if has_primary(run) {
         "the primary"
     } else {
         "a program"
     };
-    format!("from a yield until {who} ran again")
+    format!("from a yield until {program} ran again")
 }
 
 /// True if the slowdown significantly exceeds the limit: its whole interval lies above. False without an
@@ -175,32 +175,32 @@ pub(crate) fn exceeds_slowdown_limit(run: &HarvestRun) -> bool {
 fn came_back(run: &HarvestRun) -> Option<String> {
     let distances = &run.distance_ns;
     let p99 = distances.p99?;
-    let who = if has_primary(run) {
+    let program = if has_primary(run) {
         "The primary"
     } else {
         "A program"
     };
     let mut text = format!(
-        "{who} ran again within {} of its yield in 99 of 100 time slices",
+        "{program} ran again within {} of its yield in 99 of 100 time slices",
         units::duration_ns(p99)
     );
-    if let Some(kept) = beyond(run) {
+    if let Some(kept) = exceeding(run) {
         text.push_str(&format!("; {kept}"));
     }
     text.push('.');
     Some(text)
 }
 
-/// Share of the time slices beyond the bound: `0.6 % exceeded the bound of 300 ns`; `None` without a bound
+/// Share of the time slices that exceeded the bound: `0.6 % exceeded the bound of 300 ns`; `None` without a bound
 /// or without time slices.
-pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
+pub(crate) fn exceeding(run: &HarvestRun) -> Option<String> {
     let (within, bound) = run.distance_ns.within_bound.zip(run.distance_ns.bound)?;
     let bound = units::duration_ns(bound);
-    let beyond = 1.0 - within;
-    Some(if beyond <= 0.0 {
+    let exceeding = 1.0 - within;
+    Some(if exceeding <= 0.0 {
         format!("none exceeded the bound of {bound}")
     } else {
-        format!("{} exceeded the bound of {bound}", some_percent(beyond))
+        format!("{} exceeded the bound of {bound}", some_percent(exceeding))
     })
 }
 
@@ -321,7 +321,7 @@ pub(crate) struct Class {
 /// Headings of the table of [`classes`].
 pub(crate) const CLASS_COLUMNS: [&str; 4] = ["class", "before", "harvested", "by"];
 
-/// Classes of time that scavengers can use beside a primary.
+/// Classes of time that scavengers can use alongside a primary.
 pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     if !has_primary(run) || run.scavengers.is_empty() {
         return Vec::new();
@@ -551,14 +551,14 @@ pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
 
 /// Describes the source of CPU time for scavengers in addition to the stalls, and the reason.
 pub(crate) fn slots(slots: &HarvestSlots) -> String {
-    let who = match slots.mode {
+    let placement = match slots.mode {
         SlotMode::Stalls => "scavengers ran in stalls only",
         SlotMode::Smt => "scavengers also ran on other hardware threads of the primary's cores",
         SlotMode::Kernel => {
             "at the end scavengers were kept off other hardware threads of the primary's cores"
         }
     };
-    let mut text = who.to_owned();
+    let mut text = placement.to_owned();
     if !slots.why.is_empty() {
         text.push_str(&format!(": {}", slots.why));
     }

@@ -279,7 +279,7 @@ pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
     // With noisy data, even large constants may not differ significantly from zero.
     let verdict = match test.vanish {
         true if test.largest_share <= SMALL_SHARE => "vanish in good approximation",
-        true => "are not told from zero",
+        true => "cannot be distinguished from zero",
         false => "do not vanish",
     };
     format!(

@@ -132,7 +132,7 @@ pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
 }
 
 /// Share of CPU time in code that could not be attributed, by reason; `None` if it is negligible.
-pub(crate) fn unseen(profile: &Profile) -> Option<String> {
+pub(crate) fn unattributed(profile: &Profile) -> Option<String> {
     const MIN_MENTIONED_SHARE: f64 = 0.005;
     if profile.memory_bound.unseen < MIN_MENTIONED_SHARE {
         return None;
@@ -149,8 +149,8 @@ pub(crate) fn unseen(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// Name of the [`unseen`] part in a bar of shares.
-pub(crate) const UNSEEN: &str = "not seen";
+/// Name of the [`unattributed`] part in a bar of shares.
+pub(crate) const UNATTRIBUTED: &str = "unattributed";
 
 /// Index of a level's colour, by the name in its row.
 pub(crate) fn level_color(name: &str) -> usize {
@@ -250,7 +250,7 @@ pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
 
 /// Frame of an allocation's call chain whose line is in the object's name.
 fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
-    // The name begins with the line, with as much of the path as tells it from others.
+    // The name begins with the line, with as much of the path as distinguishes it from others.
     let end = [" (", " from "].iter().filter_map(|mark| name.find(mark));
     let line = &name[..end.min().unwrap_or(name.len())];
     stack.iter().find(|frame| {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_the_stream_register_are_said_in_words() {
+    fn values_of_the_stream_register_are_described() {
         let title = |name| prefetch_state_title(&PrefetchState::of_name(name));
         assert_eq!(title("dscr=1"), "dscr=1 none");
         assert_eq!(title("dscr=15"), "dscr=15 deepest, store streams");

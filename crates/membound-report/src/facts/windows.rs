@@ -59,7 +59,7 @@ impl<'a> Series<'a> {
         self.key.0
     }
 
-    /// True if `other` was measured under the same conditions, whatever the kernel.
+    /// True if `other` was measured under the same conditions, regardless of the kernel.
     pub(crate) fn is_plain(&self, other: &Self) -> bool {
         let conditions = |key: Key| (key.1, key.2, key.3, key.4);
         conditions(self.key) == conditions(other.key)

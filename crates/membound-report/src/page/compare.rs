@@ -177,7 +177,7 @@ fn tiles(summary: &ComparisonSummary) -> Markup {
             }
             (tile("worse", summary.worse))
             (tile("better", summary.better))
-            @if summary.unknown > 0 { (tile("cannot be told", summary.unknown)) }
+            @if summary.unknown > 0 { (tile("undecided", summary.unknown)) }
             @if summary.missing > 0 { (tile("in one of the two only", summary.missing)) }
         }
     }
@@ -575,7 +575,7 @@ fn method(comparison: &Comparison) -> Markup {
         p { "Number of figures: " (method.correction) ", false discovery rate " (units::percent(method.false_discovery_rate)) "." }
         p { "Curves: " (method.curves) "." }
         details.data {
-            summary { "scatter between runs that is taken for granted" }
+            summary { "assumed scatter between runs" }
             table {
                 thead { tr { th scope="col" { "figures" } th scope="col" { "standard deviation" } } }
                 tbody {

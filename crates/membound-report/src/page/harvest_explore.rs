@@ -58,7 +58,7 @@ fn header(explore: &HarvestExplore) -> Markup {
                 (parts::incomplete("The exploration was interrupted: rows have fewer rounds than asked for, or none. What is shown is true of the rounds that were finished."))
             }
             dl.facts {
-                (fact("beside it", &facts::corunners(explore)))
+                (fact("together with", &facts::corunners(explore)))
                 (fact("rounds", &options.pairs.to_string()))
                 (fact("all on CPU", &options.on_cpu.0.to_string()))
                 (fact("primary by itself", &seconds(explore.alone.primary_s)))
@@ -100,7 +100,7 @@ fn panel(explore: &HarvestExplore, sweep: &ExploredSweep) -> Panel {
         @for failure in facts::failures(sweep) { p.missing { (failure) } }
     };
     if facts::is_empty(sweep) {
-        Panel::gone(id, title, body)
+        Panel::empty(id, title, body)
     } else {
         Panel::new(id, title, body)
     }

@@ -49,7 +49,7 @@ impl Panel {
     }
 
     /// Section without content; `body` says why.
-    pub(super) const fn gone(id: &'static str, title: &'static str, body: Markup) -> Self {
+    pub(super) const fn empty(id: &'static str, title: &'static str, body: Markup) -> Self {
         Self {
             id,
             title,
@@ -60,7 +60,7 @@ impl Panel {
 
     /// Section without content that is marked as a gap; `why` is the reason.
     pub(super) fn missing(id: &'static str, title: &'static str, why: &str) -> Self {
-        Self::gone(id, title, html! { p.missing { (why) } })
+        Self::empty(id, title, html! { p.missing { (why) } })
     }
 
     pub(super) fn markup(&self) -> Markup {

@@ -111,7 +111,7 @@ fn identity(profile: &ComparedProfile) -> String {
     words.join(" · ")
 }
 
-/// Counts verdicts: `41 of 52 figures the same within noise, 7 worse, 2 better, 2 cannot be told`.
+/// Counts verdicts: `41 of 52 figures the same within noise, 7 worse, 2 better, 2 undecided`.
 fn count(summary: &membound_types::ComparisonSummary) -> String {
     let mut words = vec![format!(
         "{} of {} the same within noise",
@@ -121,7 +121,7 @@ fn count(summary: &membound_types::ComparisonSummary) -> String {
     for (number, what) in [
         (summary.worse, "worse"),
         (summary.better, "better"),
-        (summary.unknown, "cannot be told"),
+        (summary.unknown, "undecided"),
         (summary.missing, "in one of the two only"),
     ] {
         if number > 0 {
@@ -307,7 +307,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
 
 /// Draws a curve under all conditions in one picture.
 fn overlaid(out: &mut Out, overlay: &Overlay) {
-    if !plot::is_worth_drawing(overlay.curves.iter().map(|curve| curve.points.len())) {
+    if !plot::has_enough_points(overlay.curves.iter().map(|curve| curve.points.len())) {
         return;
     }
     let sizes = overlay.x_unit == "bytes";

@@ -40,7 +40,7 @@ pub fn harvest_plan(plan: &HarvestPlan, style: Style) -> String {
         out.warning("the run was cut short: what it does not hold is not planned for");
     }
     chosen(&mut out, plan);
-    refused(&mut out, plan);
+    refused_sites(&mut out, plan);
     bounding(&mut out, plan);
     out.finish()
 }
@@ -144,7 +144,7 @@ fn chosen(out: &mut Out, plan: &HarvestPlan) {
     more(out, sites.len(), MAX_CHOSEN_ROWS, "load");
 }
 
-fn refused(out: &mut Out, plan: &HarvestPlan) {
+fn refused_sites(out: &mut Out, plan: &HarvestPlan) {
     let mut sites: Vec<&HarvestSite> = loads(plan).filter(|site| !site.chosen).collect();
     if sites.is_empty() {
         return;
@@ -213,9 +213,9 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
         .collect();
     if !sites.is_empty() {
         sites.sort_by(|a, b| {
-            let taken =
+            let yields =
                 |it: &HarvestSite| it.executions.unwrap_or_default() / f64::from(it.every.max(1));
-            taken(b).total_cmp(&taken(a))
+            yields(b).total_cmp(&yields(a))
         });
         out.heading("yields between", "");
         let mut table = Table::new()
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_without_yields_says_so() {
+    fn a_plan_without_yields_is_reported() {
         let mut plan = plan();
         plan.sites.clear();
         plan.functions.clear();

@@ -15,7 +15,7 @@ pub fn harvest_batch(batch: &HarvestBatch, style: Style) -> String {
     let order = match batch.order {
         BatchOrder::Given => "in the order of the list",
         BatchOrder::LongestFirst => "the longest first",
-        BatchOrder::Spread => "memory-bound beside compute-bound, the longest first",
+        BatchOrder::Spread => "memory-bound with compute-bound jobs, the longest first",
     };
     let at_once = units::count(batch.options.at_once);
     out.heading(

@@ -51,7 +51,7 @@ fn header(out: &mut Out, explore: &HarvestExplore) {
     }
     out.blank();
     out.note(&format!(
-        "beside it: {}; all on CPU {}",
+        "together with: {}; all on CPU {}",
         facts::corunners(explore),
         explore.options.on_cpu.0
     ));

@@ -51,8 +51,8 @@ fn header(out: &mut Out, run: &HarvestRun) {
     );
     if run.incomplete {
         out.warning(
-            "incomplete: the run was cut short, or parts of it could not be observed; what stands here \
-             is true of the part that was seen",
+            "incomplete: the run was cut short, or parts of it could not be observed; figures cover \
+             only the observed part",
         );
     }
     if facts::exceeds_slowdown_limit(run) {
@@ -195,8 +195,8 @@ fn distances(out: &mut Out, run: &HarvestRun) {
     if !known.is_empty() {
         out.note(&known.join(", "));
     }
-    if let Some(beyond) = facts::beyond(run) {
-        out.note(&beyond);
+    if let Some(exceeding) = facts::exceeding(run) {
+        out.note(&exceeding);
     }
     if let Some(skipped) = facts::skipped(run) {
         out.note(&skipped);

@@ -77,9 +77,7 @@ pub(super) fn write_machine(out: &mut Out, machine: &MachineInfo) {
 }
 
 pub(super) fn write_incomplete(out: &mut Out) {
-    out.warning(
-        "incomplete: the run was cut short or a part failed; what stands here was measured",
-    );
+    out.warning("incomplete: the run was cut short or a part failed; figures shown are valid");
 }
 
 pub(super) fn write_levels(out: &mut Out, levels: &[Level], profile: Option<&MachineProfile>) {

@@ -96,7 +96,7 @@ pub(super) fn write(out: &mut Out, model: &Model) {
         out.blank();
         out.line(&format!("constants: {}", facts::vanishing_verdict(test)));
     }
-    worst(out, &model.points);
+    worst_points(out, &model.points);
     for note in &model.notes {
         out.warning(note);
     }
@@ -145,7 +145,7 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
         };
         out.note(&format!(
             "* {}: the data do not determine each by itself{reason}; the values with the \
-             smallest norm stand here",
+             smallest norm are shown",
             symbols.join(", ")
         ));
     }
@@ -289,7 +289,7 @@ fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
     let known: BTreeSet<&str> = known.iter().map(|p| p.symbol.as_str()).collect();
     let is_open = |component: &&Component| !known.contains(component.symbol.as_str());
     for component in topology.components.iter().filter(is_open) {
-        let whose = if component.application {
+        let owner = if component.application {
             " (the measuring program)"
         } else {
             ""
@@ -297,7 +297,7 @@ fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
         table.row([
             component.symbol.clone(),
             format!("{} Bytes", component.line_bytes),
-            format!("{}{whose}", component.name),
+            format!("{}{owner}", component.name),
         ]);
     }
     if !table.is_empty() {
@@ -409,7 +409,7 @@ fn picture(out: &mut Out, model: &Model) {
 }
 
 /// Points with the largest deviations from the model.
-fn worst(out: &mut Out, points: &[FittedPoint]) {
+fn worst_points(out: &mut Out, points: &[FittedPoint]) {
     let found = facts::worst_points(points, MAX_WORST_POINTS);
     if found.is_empty() {
         return;

@@ -5,7 +5,7 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::clean::clean;
 use super::style::Style;
-use super::table::{Table, cut};
+use super::table::{Table, truncate};
 
 const NARROWEST: usize = 40;
 
@@ -103,12 +103,12 @@ impl Out {
 
     /// Adds the header of the lines that follow.
     pub(super) fn head(&mut self, text: &str) {
-        self.push(&cut(&clean(text), self.style.width), Emphasis::Dim);
+        self.push(&truncate(&clean(text), self.style.width), Emphasis::Dim);
     }
 
     /// Adds a line that is cut at the edge instead of wrapped.
     pub(super) fn cut_line(&mut self, text: &str) {
-        self.push(&cut(text, self.style.width), Emphasis::None);
+        self.push(&truncate(text, self.style.width), Emphasis::None);
     }
 
     /// Adds a wrapped warning: something to act on or to doubt.

@@ -89,7 +89,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
     let Some((low, high)) = extent(all().map(|point| point.1).chain(rules.iter().copied())) else {
         return;
     };
-    if !is_worth_drawing(curves.iter().map(Vec::len)) || last <= first {
+    if !has_enough_points(curves.iter().map(Vec::len)) || last <= first {
         return;
     }
     let (low, high) = match picture.up {
@@ -163,7 +163,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
 }
 
 /// True if a curve with one of these numbers of values makes a picture.
-pub(super) fn is_worth_drawing(mut lengths: impl Iterator<Item = usize>) -> bool {
+pub(super) fn has_enough_points(mut lengths: impl Iterator<Item = usize>) -> bool {
     lengths.any(|length| length >= MIN_POINTS)
 }
 

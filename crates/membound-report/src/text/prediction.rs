@@ -92,7 +92,7 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         out.note(STRIDES);
     }
     for (reason, areas) in &missing {
-        out.note(&format!("– {}: {reason}", named(areas)));
+        out.note(&format!("– {}: {reason}", named_places(areas)));
     }
 }
 
@@ -114,7 +114,7 @@ fn gather<T: PartialEq>(found: &mut Vec<(T, Vec<String>)>, text: T, place: Strin
     }
 }
 
-fn named(places: &[String]) -> String {
+fn named_places(places: &[String]) -> String {
     let mut words: Vec<&str> = places.iter().take(MAX_NAMED).map(String::as_str).collect();
     let rest = places.len().saturating_sub(MAX_NAMED);
     let more = format!("{rest} more");

@@ -23,21 +23,21 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let programs = check.processes.len();
     let patched = check.processes.iter().filter(|it| it.patched).count();
     // If patches were missing for part of a program's run, its counts cover only part of its executions.
-    let seen = if check.missed.is_empty() {
-        Counted::All
+    let counted = if check.missed.is_empty() {
+        CountedExecutions::All
     } else {
-        Counted::Part
+        CountedExecutions::Part
     };
     let remark = format!(
         "{patched} of {} patched{}",
         units::plural(programs, "program"),
-        match seen {
-            Counted::All => "",
-            Counted::Part => ", part of the time only: see below",
+        match counted {
+            CountedExecutions::All => "",
+            CountedExecutions::Part => ", part of the time only: see below",
         }
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
-    modules(&mut out, &check.modules, seen);
+    modules(&mut out, &check.modules, counted);
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
     for module in &check.modules {
         for (reason, count) in &module.counts.refused {
@@ -70,12 +70,12 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
 
 /// Part of the executions that was counted.
 #[derive(Clone, Copy)]
-enum Counted {
+enum CountedExecutions {
     All,
     Part,
 }
 
-fn modules(out: &mut Out, modules: &[CheckedModule], seen: Counted) {
+fn modules(out: &mut Out, modules: &[CheckedModule], counted: CountedExecutions) {
     let mut table = Table::new()
         .words("module")
         .column("loads", Align::Right, 2)
@@ -89,8 +89,10 @@ fn modules(out: &mut Out, modules: &[CheckedModule], seen: Counted) {
             units::count(module.counts.loads),
             units::count(module.counts.stores),
             share(&module.counts),
-            match (module.executions.known(), seen) {
-                (Some(executions), Counted::Part) => format!("≥ {}", units::count(*executions)),
+            match (module.executions.known(), counted) {
+                (Some(executions), CountedExecutions::Part) => {
+                    format!("≥ {}", units::count(*executions))
+                }
                 (executions, _) => figure(executions.copied()),
             },
         ]);

@@ -48,7 +48,7 @@ fn gates(out: &mut Out, comparison: &RunComparison) {
     for it in &comparison.gates {
         table.row([
             it.verdict.name().to_owned(),
-            gate::what(it),
+            gate::subject(it),
             gate::limit(it),
             gate::figure(it, it.base),
             gate::figure(it, it.new),

@@ -151,13 +151,13 @@ impl Table {
 
     fn laid_out(&self, width: usize) -> Vec<String> {
         // An expendable column without content is dropped at once.
-        let says = |index: usize| {
+        let has_content = |index: usize| {
             let may_leave = self.columns[index].expendable > 0;
             let mut cells = self.rows.iter().map(|row| row[index].trim());
             cells.any(|cell| !(cell.is_empty() || may_leave && cell == NONE))
         };
         let mut shown: Vec<usize> = (0..self.columns.len())
-            .filter(|&index| says(index))
+            .filter(|&index| has_content(index))
             .collect();
         let natural: Vec<usize> = (0..self.columns.len())
             .map(|index| {
@@ -225,7 +225,7 @@ impl Table {
                 line.push_str(&" ".repeat(GAP));
             }
             let cell = match self.columns[index].align {
-                Align::Left | Align::Right => cut(&cells[index], widths[index]),
+                Align::Left | Align::Right => truncate(&cells[index], widths[index]),
                 Align::Middle => cut_middle(&cells[index], widths[index]),
             };
             let padding = " ".repeat(widths[index].saturating_sub(display_width(&cell)));
@@ -238,7 +238,7 @@ impl Table {
     }
 }
 
-pub(super) fn cut(text: &str, width: usize) -> String {
+pub(super) fn truncate(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
     }

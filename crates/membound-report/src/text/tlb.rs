@@ -71,7 +71,7 @@ fn reach(out: &mut Out, tlb: &Tlb) {
     let Some((_, kinds)) = rows.first() else {
         return;
     };
-    out.heading("reach beside the caches", "without a page walk");
+    out.heading("reach and cache sizes", "without a page walk");
     let mut table = Table::new().words("cache").figures("size");
     for kind in kinds {
         table = table.figures(&format!("{} reach", kind.page));

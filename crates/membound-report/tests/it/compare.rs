@@ -102,7 +102,7 @@ fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
 }
 
 #[test]
-fn every_section_is_there_when_it_has_something_to_say() {
+fn every_section_with_content_is_present() {
     let check = |comparison: &Comparison, right: &[&str]| {
         let page = Page::parse(&page::comparison(comparison));
         let sections: Vec<&str> = page
@@ -198,7 +198,7 @@ fn a_bad_host_is_named_first_with_all_its_outliers() {
 
 #[test]
 fn hostile_names_stay_text() {
-    let evil = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--\x1b[31m";
+    let hostile = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--\x1b[31m";
     let mut comparison = fixture::against_a_median();
     comparison.curves = fixture::two_profiles().curves;
     for profile in &mut comparison.profiles {
@@ -210,33 +210,34 @@ fn hostile_names_stay_text() {
             &mut profile.cpu,
             &mut profile.kernel,
         ] {
-            *field = evil.into();
+            *field = hostile.into();
         }
-        profile.hypervisor = Some(evil.into());
+        profile.hypervisor = Some(hostile.into());
     }
     for figure in &mut comparison.figures {
-        (figure.name, figure.part) = (evil.into(), evil.into());
-        (figure.title, figure.unit) = (evil.into(), evil.into());
+        (figure.name, figure.part) = (hostile.into(), hostile.into());
+        (figure.title, figure.unit) = (hostile.into(), hostile.into());
     }
     for curve in &mut comparison.curves {
-        (curve.name, curve.part, curve.title) = (evil.into(), evil.into(), evil.into());
-        (curve.x_unit, curve.y_unit, curve.profile) = (evil.into(), evil.into(), evil.into());
+        (curve.name, curve.part, curve.title) = (hostile.into(), hostile.into(), hostile.into());
+        (curve.x_unit, curve.y_unit, curve.profile) =
+            (hostile.into(), hostile.into(), hostile.into());
     }
     for row in &mut comparison.conditions {
-        (row.profile, row.condition) = (evil.into(), evil.into());
+        (row.profile, row.condition) = (hostile.into(), hostile.into());
     }
     for group in &mut comparison.fleets {
-        group.cpu = evil.into();
+        group.cpu = hostile.into();
         for profile in &mut group.odd {
-            (profile.host, profile.file) = (evil.into(), evil.into());
-            profile.hints = vec![evil.into()];
-            profile.missing = vec![evil.into()];
+            (profile.host, profile.file) = (hostile.into(), hostile.into());
+            profile.hints = vec![hostile.into()];
+            profile.missing = vec![hostile.into()];
             for outlier in &mut profile.outliers {
-                (outlier.name, outlier.title) = (evil.into(), evil.into());
+                (outlier.name, outlier.title) = (hostile.into(), hostile.into());
             }
         }
     }
-    comparison.notes = vec![evil.into()];
+    comparison.notes = vec![hostile.into()];
     let page = Page::parse(&page::comparison(&comparison));
     assert_eq!(page.named("img").count(), 0);
     for element in &page.elements {

@@ -235,9 +235,9 @@ fn full() -> HarvestExplore {
     }
 }
 
-/// A server with observed requests, beside endless scavengers.
+/// A server with observed requests, alongside endless scavengers.
 fn server() -> HarvestExplore {
-    let told = |mut row: ExploreRow, change: f64| {
+    let with_latency = |mut row: ExploreRow, change: f64| {
         row.p95_ns = around(20_000.0 * (1.0 + change), 0.02);
         row.p95_change = around(change, 0.1);
         (row.all_s, row.speedup) = (None, None);
@@ -265,14 +265,14 @@ fn server() -> HarvestExplore {
         }
         sweep.rows = rows
             .map(|row| match row.slowdown {
-                Some(slowdown) => told(row, slowdown.value * 0.5),
+                Some(slowdown) => with_latency(row, slowdown.value * 0.5),
                 None => row,
             })
             .collect();
     }
     let objective = |times: f64, change: f64| {
         let name = format!("{times} × alone");
-        told(harvest(&name, Some(20_000.0 * times), 0.05, 2.8), change)
+        with_latency(harvest(&name, Some(20_000.0 * times), 0.05, 2.8), change)
     };
     explore.sweeps.push(ExploredSweep {
         sweep: ExploreSweep::Slo,
@@ -342,13 +342,13 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn a_difference_is_told_only_where_intervals_are_apart() {
-    let said = flowing(&full());
+fn a_difference_is_reported_only_if_intervals_are_disjoint() {
+    let text = flowing(&full());
     assert!(
-        said.contains("it costs to leave out prefetch (28 %), liveness (18 %)."),
-        "{said}"
+        text.contains("it costs to leave out prefetch (28 %), liveness (18 %)."),
+        "{text}"
     );
-    assert!(said.contains("Harvest pays here. "), "{said}");
+    assert!(text.contains("Harvest pays here. "), "{text}");
     let mut same = full();
     for row in same.sweeps.iter_mut().flat_map(|sweep| &mut sweep.rows) {
         row.speedup = row.speedup.map(|_| ExploreFigure {
@@ -357,27 +357,27 @@ fn a_difference_is_told_only_where_intervals_are_apart() {
             high: 1.1,
         });
     }
-    let said = flowing(&same);
-    assert!(said.contains("No part makes a difference here"), "{said}");
+    let text = flowing(&same);
+    assert!(text.contains("No part makes a difference here"), "{text}");
     assert!(
-        said.contains("Whether harvest pays here cannot be told"),
-        "{said}"
+        text.contains("These rounds do not show whether harvest pays here"),
+        "{text}"
     );
     assert!(
-        said.contains("Harvest does not pay here with any bound"),
-        "{said}"
+        text.contains("Harvest does not pay here with any bound"),
+        "{text}"
     );
 }
 
 #[test]
-fn a_bound_on_the_overhead_is_told_with_the_loads_that_yield() {
-    let said = flowing(&full());
+fn a_bound_on_the_overhead_is_reported_with_the_loads_that_yield() {
+    let text = flowing(&full());
     assert!(
-        said.contains(
+        text.contains(
             "Loads of the primary that yield: 1 with 0.2 %, 9 with 20 %. With a bound of 10 % all programs are done \
              1.48 [1.47, 1.50] times as fast"
         ),
-        "{said}"
+        "{text}"
     );
     let mut same = full();
     let overhead = same
@@ -387,10 +387,10 @@ fn a_bound_on_the_overhead_is_told_with_the_loads_that_yield() {
     for row in &mut overhead.unwrap().rows {
         row.loads = around(2.0, 0.0);
     }
-    let said = flowing(&same);
+    let text = flowing(&same);
     assert!(
-        said.contains("The same loads of the primary (2) yield with all of these bounds"),
-        "{said}"
+        text.contains("The same loads of the primary (2) yield with all of these bounds"),
+        "{text}"
     );
 }
 
@@ -415,12 +415,12 @@ fn the_page_has_a_section_and_plots_for_each_thing_varied() {
 
 #[test]
 fn names_from_outside_harm_no_page() {
-    const EVIL: &str = "</script><img src=x onerror=\"x\">\x1b[31m";
+    const HOSTILE: &str = "</script><img src=x onerror=\"x\">\x1b[31m";
     let mut explore = full();
-    explore.options.command = vec![EVIL.to_owned()];
-    explore.host = EVIL.to_owned();
-    explore.sweeps[0].rows[0].failed = Some(EVIL.to_owned());
-    explore.sweeps[0].rows[0].setting = EVIL.to_owned();
+    explore.options.command = vec![HOSTILE.to_owned()];
+    explore.host = HOSTILE.to_owned();
+    explore.sweeps[0].rows[0].failed = Some(HOSTILE.to_owned());
+    explore.sweeps[0].rows[0].setting = HOSTILE.to_owned();
     assert!(!page::harvest_explore(&explore).contains("<img"));
     assert!(!text(&explore, 80).contains('\x1b'));
 }

@@ -118,7 +118,7 @@ fn a_topology_with_values_says_which_sizes_are_open() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_marked_and_explained() {
+fn unidentifiable_parameters_are_marked_and_explained() {
     for shown in [
         text::model(&fixture::origin(), Style::default()),
         Page::parse(&page::model(&fixture::origin()))
@@ -218,17 +218,21 @@ fn every_value_of_a_models_page_can_be_read_without_a_pointer() {
 
 #[test]
 fn hostile_and_long_names_stay_text_inside_the_page() {
-    let evil = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
+    let hostile = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
     let long = "a level with a name that no terminal and no chart has room for".repeat(4);
     let mut model = fixture::origin();
-    model.source.host = Some(evil.into());
-    model.source.series = evil.into();
-    model.source.files = vec![evil.into(), long.clone()];
-    model.topology.name = evil.into();
-    model.method.selection = Some(evil.into());
-    model.notes = vec![evil.into(), long.clone()];
+    model.source.host = Some(hostile.into());
+    model.source.series = hostile.into();
+    model.source.files = vec![hostile.into(), long.clone()];
+    model.topology.name = hostile.into();
+    model.method.selection = Some(hostile.into());
+    model.notes = vec![hostile.into(), long.clone()];
     for (index, parameter) in model.parameters.iter_mut().enumerate() {
-        let name = if index % 2 == 0 { evil } else { long.as_str() };
+        let name = if index % 2 == 0 {
+            hostile
+        } else {
+            long.as_str()
+        };
         parameter.symbol = name.into();
         parameter.name = name.into();
         parameter.unit = name.into();
@@ -236,18 +240,21 @@ fn hostile_and_long_names_stay_text_inside_the_page() {
         parameter.reason = Some(name.into());
     }
     for sum in &mut model.combinations {
-        sum.symbols = vec![evil.into(), long.clone()];
+        sum.symbols = vec![hostile.into(), long.clone()];
     }
     for level in &mut model.levels {
         level.name = long.clone();
-        level.tlb_note = Some(evil.into());
-        level.rate_mops = Outcome::missing_with(evil, evil);
+        level.tlb_note = Some(hostile.into());
+        level.rate_mops = Outcome::missing_with(hostile, hostile);
     }
     let page = Page::parse(&page::model(&model));
     assert!(page.errors.is_empty(), "{:?}", page.errors);
     assert_eq!(page.named("script").count(), 1);
     assert_eq!(page.named("img").count(), 0);
-    assert_eq!(page.named("h1").next().map(|h| h.text.as_str()), Some(evil));
+    assert_eq!(
+        page.named("h1").next().map(|h| h.text.as_str()),
+        Some(hostile)
+    );
     let mut prediction = fixture::prediction();
     for point in &mut prediction.points {
         point.caution = Some(long.clone());
@@ -289,7 +296,7 @@ fn a_fit_of_ten_thousand_points_stays_a_small_page() {
 }
 
 #[test]
-fn an_empty_model_says_so() {
+fn an_empty_model_is_reported() {
     let mut model = fixture::guest();
     model.points.clear();
     model.levels.clear();
@@ -368,7 +375,7 @@ fn fitted_points_as_csv_begin_with_the_columns_that_fit_reads() {
 }
 
 #[test]
-fn predictions_as_csv_say_what_is_missing() {
+fn predictions_as_csv_name_missing_values() {
     let prediction: Prediction = fixture::prediction();
     let text = csv::prediction(&prediction);
     let rows = fields(&text);

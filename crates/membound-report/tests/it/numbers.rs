@@ -1,4 +1,4 @@
-//! No drawing and no text contains NaN or infinity, whatever numbers a document contains.
+//! No drawing and no text contains NaN or infinity, with any numbers in a document.
 
 use membound_report::{csv, page, text};
 use membound_types::{
@@ -12,8 +12,8 @@ use crate::fixture::{self, Extent};
 
 /// Sets the figures of the profile to `values`, one after the other.
 fn spoil(profile: &mut MachineProfile, values: &[f64]) {
-    let mut turn = values.iter().copied().cycle();
-    let mut next = || turn.next().unwrap_or(f64::NAN);
+    let mut cycled = values.iter().copied().cycle();
+    let mut next = || cycled.next().unwrap_or(f64::NAN);
     for level in &mut profile.levels {
         level.latency_ns = next();
         level.latency_low_ns = next();
@@ -219,8 +219,8 @@ fn compared(next: &mut impl FnMut() -> f64) -> ComparedValue {
 
 /// Checks all forms of comparisons full of `values`.
 fn check_comparison(values: &[f64]) {
-    let mut turn = values.iter().copied().cycle();
-    let mut next = || turn.next().unwrap_or(f64::NAN);
+    let mut cycled = values.iter().copied().cycle();
+    let mut next = || cycled.next().unwrap_or(f64::NAN);
     let mut one_median = comparison::against_a_median();
     one_median.curves = comparison::two_profiles().curves;
     for mut comparison in [comparison::two_profiles(), comparison::fleet(), one_median] {
@@ -247,8 +247,8 @@ fn figure(next: &mut impl FnMut() -> f64) -> Figure {
 
 /// Checks all forms of models and predictions full of `values`.
 fn check_model(values: &[f64]) {
-    let mut turn = values.iter().copied().cycle();
-    let mut next = || turn.next().unwrap_or(f64::NAN);
+    let mut cycled = values.iter().copied().cycle();
+    let mut next = || cycled.next().unwrap_or(f64::NAN);
     let models = [
         fixture::model::origin(),
         fixture::model::guest(),

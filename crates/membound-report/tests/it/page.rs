@@ -74,7 +74,7 @@ fn every_panel_and_chart_is_there() {
 }
 
 #[test]
-fn every_missing_part_says_why() {
+fn every_missing_part_has_a_reason() {
     let profile = fixture::nothing_measured();
     let page = Page::parse(&render(&profile));
     for id in PANELS {
@@ -101,7 +101,7 @@ fn every_missing_part_says_why() {
 }
 
 #[test]
-fn empty_parts_are_said_to_be_empty() {
+fn empty_parts_are_marked_as_empty() {
     let mut profile = fixture::profile(Extent::Quick);
     profile.latency = Outcome::Known(Default::default());
     profile.window = Outcome::Known(Default::default());
@@ -184,35 +184,35 @@ fn nothing_is_loaded_from_anywhere() {
 
 #[test]
 fn hostile_names_stay_text() {
-    let evil = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
+    let hostile = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--";
     let mut profile = fixture::two_nodes(2);
-    profile.machine.host = evil.into();
-    profile.machine.cpu.model_name = evil.into();
-    profile.machine.conditions.kernel = evil.into();
-    profile.machine.conditions.hypervisor = Some(evil.into());
-    profile.machine.conditions.labels = [(evil.to_owned(), evil.to_owned())].into();
-    profile.machine.membound_version = evil.into();
+    profile.machine.host = hostile.into();
+    profile.machine.cpu.model_name = hostile.into();
+    profile.machine.conditions.kernel = hostile.into();
+    profile.machine.conditions.hypervisor = Some(hostile.into());
+    profile.machine.conditions.labels = [(hostile.to_owned(), hostile.to_owned())].into();
+    profile.machine.membound_version = hostile.into();
     for level in &mut profile.levels {
-        level.name = evil.into();
-        level.note = Some(evil.into());
+        level.name = hostile.into();
+        level.note = Some(hostile.into());
     }
     if let Outcome::Known(latency) = &mut profile.latency {
-        latency.skipped = vec![evil.into()];
-        latency.crowding[0].meaning = evil.into();
+        latency.skipped = vec![hostile.into()];
+        latency.crowding[0].meaning = hostile.into();
         for point in &mut latency.points {
-            point.prefetch = PrefetchState::Without(evil.into());
+            point.prefetch = PrefetchState::Without(hostile.into());
         }
     }
     if let Outcome::Known(bandwidth) = &mut profile.bandwidth {
-        bandwidth.counting = evil.into();
+        bandwidth.counting = hostile.into();
         for point in &mut bandwidth.points {
-            point.level = Some(evil.into());
+            point.level = Some(hostile.into());
         }
     }
     if let Outcome::Known(mlp) = &mut profile.mlp {
-        mlp.windows[0].limited_by = evil.into();
+        mlp.windows[0].limited_by = hostile.into();
     }
-    profile.prefetch = Outcome::missing_with(evil, evil);
+    profile.prefetch = Outcome::missing_with(hostile, hostile);
     let page = Page::parse(&render(&profile));
     assert!(page.errors.is_empty(), "{:?}", page.errors);
     assert_eq!(page.named("script").count(), 2);
@@ -223,13 +223,13 @@ fn hostile_names_stay_text() {
         }
     }
     let heading = page.named("h1").next().expect("there is a heading");
-    assert_eq!(heading.text, evil);
+    assert_eq!(heading.text, hostile);
     let json = page
         .by_id("membound-levels")
         .expect("the head is there as JSON");
     let head: serde_json::Value = serde_json::from_str(&json.text).expect("it is JSON");
-    assert_eq!(head["host"], evil);
-    assert_eq!(head["levels"][0]["name"], evil);
+    assert_eq!(head["host"], hostile);
+    assert_eq!(head["levels"][0]["name"], hostile);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn levels_stand_first_with_effective_and_declared_sizes() {
 }
 
 #[test]
-fn disturbed_points_are_hollow_and_say_why() {
+fn perturbed_points_are_hollow_and_have_a_reason() {
     let mut profile = fixture::profile(Extent::Quick);
     if let Outcome::Known(latency) = &mut profile.latency {
         for point in &mut latency.points {

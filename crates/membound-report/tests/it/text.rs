@@ -126,13 +126,13 @@ fn prefetch_settings_stand_side_by_side() {
     assert_eq!(row("as found").last(), Some(&"1.00"));
     assert_eq!(row("dscr=1 none").last(), Some(&"2.00"));
     assert_eq!(row("dscr=16 usual depth, stride-N").last(), Some(&"1.00"));
-    let said = lines.join(" ");
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = lines.join(" ");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        said.contains("dscr=1 none is the slowest, 2.00 of as found"),
-        "{said}"
+        text.contains("dscr=1 none is the slowest, 2.00 of as found"),
+        "{text}"
     );
-    assert!(!said.contains("is the fastest"), "{said}");
+    assert!(!text.contains("is the fastest"), "{text}");
     let page = membound_report::page::render(&profile);
     assert!(page.contains("Prefetch settings over size"));
     assert!(page.contains("dscr=16 usual depth, stride-N"));
@@ -204,7 +204,7 @@ fn levels_come_before_everything_else() {
 }
 
 #[test]
-fn an_incomplete_part_says_so() {
+fn an_incomplete_part_is_marked() {
     let mut profile = fixture::profile(Extent::Quick);
     profile.incomplete = true;
     for (name, shown) in all(&profile, Style::default()) {

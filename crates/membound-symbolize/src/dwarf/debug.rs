@@ -10,7 +10,7 @@ use gimli::{
 };
 
 use super::budget::Budget;
-use super::error_text::told;
+use super::error_text::error_text;
 use super::located::Name;
 use super::scopes::Scopes;
 use super::sections::{R, load, own_name};
@@ -27,7 +27,7 @@ pub(super) enum File {
     /// The opened file; index in its `units`.
     Own(u32),
     /// The split part of the unit with this index.
-    Half(u32),
+    SplitUnit(u32),
     /// The shared file; index in `shared`.
     Shared(u32),
 }
@@ -84,7 +84,7 @@ impl Debug {
             notes.push(format!(
                 "debug information of {} is damaged and used in part: {}",
                 elf.name,
-                told(error)
+                error_text(error)
             ));
         }
         if let Some(sup) = dwarf.sup() {

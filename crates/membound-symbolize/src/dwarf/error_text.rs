@@ -1,7 +1,7 @@
 //! Texts of the DWARF library's errors, for notes.
 
 /// Messages of the library begin with a capital letter.
-pub(super) fn told(error: gimli::Error) -> String {
+pub(super) fn error_text(error: gimli::Error) -> String {
     let mut text = error.to_string();
     if let Some(first) = text.get_mut(..1) {
         first.make_ascii_lowercase();

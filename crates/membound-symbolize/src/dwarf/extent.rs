@@ -49,17 +49,17 @@ impl Extent {
         Ok(())
     }
 
-    /// Passes its address ranges to `tell`, without those of code that the linker discarded.
+    /// Passes its address ranges to `visit`, without those of code that the linker discarded.
     pub(super) fn each(
         &self,
         dwarf: &Dwarf<R>,
         unit: &gimli::Unit<R>,
         budget: &mut Budget,
-        mut tell: impl FnMut(Range<u64>),
+        mut visit: impl FnMut(Range<u64>),
     ) -> Result<(), gimli::Error> {
         let mut real = |begin: u64, end: u64| {
             if begin != 0 && begin < end {
-                tell(begin..end);
+                visit(begin..end);
             }
         };
         if let Some(offset) = self.ranges {

@@ -85,7 +85,7 @@ impl Functions {
                 break;
             };
             let before = items.len();
-            let told = extent.each(dwarf, unit, budget, |range| {
+            let read = extent.each(dwarf, unit, budget, |range| {
                 items.push(Item {
                     start: range.start,
                     end: range.end,
@@ -93,8 +93,8 @@ impl Functions {
                 });
             });
             // One damaged function does not prevent the use of others.
-            if told.is_err() && budget.0 == 0 {
-                told?;
+            if read.is_err() && budget.0 == 0 {
+                read?;
             }
             if items.len() > before {
                 functions.push(Function {

@@ -18,7 +18,7 @@ mod split;
 mod unit;
 
 pub(crate) use self::debug::Debug;
-use self::error_text::told;
+use self::error_text::error_text;
 use self::lines::FileLine;
 use self::located::{InlineFrame, Located, Name};
 
@@ -53,7 +53,7 @@ impl Debug {
             let name = unit.name();
             self.notes.push(format!(
                 "debug information of {name} is damaged: {}",
-                told(error)
+                error_text(error)
             ));
         }
     }

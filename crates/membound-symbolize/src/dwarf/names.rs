@@ -18,7 +18,7 @@ const MAX_ENTRIES: usize = 16;
 const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// The name in one entry.
-enum Said {
+enum EntryName {
     /// The linkage name.
     Linkage(String),
     /// The plain name, and the entry that may have more.
@@ -38,7 +38,7 @@ impl Debug {
     pub(super) fn name(&mut self, unit: usize, entry: UnitOffset) -> Option<Name> {
         let index = u32::try_from(unit).ok()?;
         let file = match self.units.get(unit)?.half() {
-            Some(_) => File::Half(index),
+            Some(_) => File::SplitUnit(index),
             None => File::Own(index),
         };
         if let Some(known) = self.names.get(&(file, entry.0)) {
@@ -57,14 +57,14 @@ impl Debug {
         for _ in 0..MAX_ENTRIES {
             self.budget.spend(1).ok()?;
             let (dwarf, unit) = self.sections(file)?;
-            let next = match said(dwarf, unit, entry).ok()? {
-                Said::Linkage(name) => {
+            let next = match entry_name(dwarf, unit, entry).ok()? {
+                EntryName::Linkage(name) => {
                     return Some(Name {
                         shown: crate::demangle(&name).into(),
                         full: true,
                     });
                 }
-                Said::Plain(name, next) => {
+                EntryName::Plain(name, next) => {
                     plain = plain.or(name);
                     next
                 }
@@ -105,7 +105,7 @@ impl Debug {
     fn sections(&self, file: File) -> Option<(&Dwarf<R>, &gimli::Unit<R>)> {
         match file {
             File::Own(unit) => Some((&self.dwarf, self.units.get(unit as usize)?.unit())),
-            File::Half(unit) => {
+            File::SplitUnit(unit) => {
                 let half = self.units.get(unit as usize)?.half()?;
                 Some((half.dwarf(), half.unit()))
             }
@@ -125,17 +125,21 @@ impl Debug {
                 (File::Shared(u32::try_from(unit).ok()?), offset)
             }
             // A split file has one unit.
-            (File::Half(_), Reference::SameFile(_)) => return None,
+            (File::SplitUnit(_), Reference::SameFile(_)) => return None,
         };
         let (_, unit) = self.sections(file)?;
         Some((file, offset.to_unit_offset(&unit.header)?))
     }
 }
 
-fn said(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, entry: UnitOffset) -> Result<Said, gimli::Error> {
+fn entry_name(
+    dwarf: &Dwarf<R>,
+    unit: &gimli::Unit<R>,
+    entry: UnitOffset,
+) -> Result<EntryName, gimli::Error> {
     let mut entries = unit.entries_raw(Some(entry))?;
     let Some(abbreviation) = entries.read_abbreviation()? else {
-        return Ok(Said::Plain(None, None));
+        return Ok(EntryName::Plain(None, None));
     };
     let text = |value| -> Option<String> {
         let text = dwarf.attr_string(unit, value).ok()?;
@@ -151,7 +155,7 @@ fn said(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, entry: UnitOffset) -> Result<Sa
         match attribute.name() {
             gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
                 if let Some(name) = text(attribute.value()) {
-                    return Ok(Said::Linkage(name));
+                    return Ok(EntryName::Linkage(name));
                 }
             }
             gimli::DW_AT_name => plain = text(attribute.value()),
@@ -166,7 +170,7 @@ fn said(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, entry: UnitOffset) -> Result<Sa
             _ => {}
         }
     }
-    Ok(Said::Plain(plain, next))
+    Ok(EntryName::Plain(plain, next))
 }
 
 /// True if the unit's language has no namespaces, so that a plain name is complete.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gimli::{Dwarf, DwarfFileType, DwarfPackage, LittleEndian, Reader as _, SectionId};
 
 use super::budget::Budget;
-use super::error_text::told;
+use super::error_text::error_text;
 use super::sections::{R, Sections, load};
 use crate::elf::Elf;
 
@@ -26,12 +26,12 @@ pub(super) struct Split {
 
 /// The split part of a unit, which has the functions and names.
 #[derive(Debug)]
-pub(super) struct Half {
+pub(super) struct SplitUnit {
     dwarf: Sections,
     unit: gimli::Unit<R>,
 }
 
-impl Half {
+impl SplitUnit {
     pub(super) fn dwarf(&self) -> &Dwarf<R> {
         &self.dwarf
     }
@@ -58,7 +58,7 @@ impl Split {
         unit: &gimli::Unit<R>,
         budget: &mut Budget,
         notes: &mut Vec<String>,
-    ) -> Option<Half> {
+    ) -> Option<SplitUnit> {
         let id = unit.dwo_id?;
         let name = text(&dwarf.attr_string(unit, unit.dwo_name().ok()??).ok()?)?;
         if let Some(package) = self.package(budget, notes)
@@ -90,7 +90,7 @@ impl Split {
         unit: &gimli::Unit<R>,
         budget: &mut Budget,
         notes: &mut Vec<String>,
-    ) -> Option<Half> {
+    ) -> Option<SplitUnit> {
         if self.opened == MAX_FILES {
             return None;
         }
@@ -139,7 +139,7 @@ impl Split {
                     Ok(R::new(Arc::from(contents), LittleEndian))
                 };
                 let empty = R::new(Arc::from(Vec::new()), LittleEndian);
-                let package = DwarfPackage::load(section, empty).map_err(told)?;
+                let package = DwarfPackage::load(section, empty).map_err(error_text)?;
                 *budget = Budget(budget.0.saturating_add(Budget::new(bytes).0));
                 Ok(package)
             });
@@ -149,7 +149,7 @@ impl Split {
 }
 
 /// The unit of `sections` that belongs to `skeleton`.
-fn matching(mut sections: Dwarf<R>, skeleton: &gimli::Unit<R>) -> Option<Half> {
+fn matching(mut sections: Dwarf<R>, skeleton: &gimli::Unit<R>) -> Option<SplitUnit> {
     sections.file_type = DwarfFileType::Dwo;
     let mut headers = sections.units();
     while let Ok(Some(header)) = headers.next() {
@@ -158,7 +158,7 @@ fn matching(mut sections: Dwarf<R>, skeleton: &gimli::Unit<R>) -> Option<Half> {
         };
         if unit.dwo_id == skeleton.dwo_id {
             unit.copy_relocated_attributes(skeleton);
-            return Some(Half {
+            return Some(SplitUnit {
                 dwarf: Arc::new(sections),
                 unit,
             });

@@ -8,7 +8,7 @@ use super::budget::Budget;
 use super::function::{Call, CallSite, Function, Functions};
 use super::lines::{FileLine, Lines};
 use super::sections::R;
-use super::split::{Half, Split};
+use super::split::{Split, SplitUnit};
 
 #[derive(Debug)]
 pub(super) struct Unit {
@@ -25,7 +25,7 @@ pub(super) struct Unit {
 #[derive(Debug)]
 struct Loaded {
     /// The split part with the functions, if they are in another file.
-    half: Option<Half>,
+    half: Option<SplitUnit>,
     functions: Functions,
 }
 
@@ -71,7 +71,7 @@ impl Unit {
     }
 
     /// Its split part with the functions, if it has one and that was loaded.
-    pub(super) fn half(&self) -> Option<&Half> {
+    pub(super) fn half(&self) -> Option<&SplitUnit> {
         self.loaded.as_ref()?.as_ref().ok()?.half.as_ref()
     }
 
@@ -83,12 +83,12 @@ impl Unit {
             .replace(['\n', '\r'], " ")
     }
 
-    /// Passes its address ranges to `tell`.
+    /// Passes its address ranges to `visit`.
     pub(super) fn ranges(
         &self,
         dwarf: &Dwarf<R>,
         budget: &mut Budget,
-        mut tell: impl FnMut(gimli::Range),
+        mut visit: impl FnMut(gimli::Range),
     ) -> Result<(), gimli::Error> {
         if matches!(self.unit.header.type_(), gimli::UnitType::Partial) {
             return Ok(());
@@ -100,14 +100,14 @@ impl Unit {
         while let Ok(Some(range)) = ranges.next() {
             budget.spend(1)?;
             any |= range.begin < range.end;
-            tell(range);
+            visit(range);
         }
         // Assemblers and old compilers write only lines.
         if !any
             && let Some(program) = self.line_program
             && let Ok(lines) = Lines::read(dwarf, &self.unit, program, budget)
         {
-            lines.ranges().for_each(tell);
+            lines.ranges().for_each(visit);
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ impl Tables {
         Self { cfi, gaps }
     }
 
-    pub(super) fn none(machine: Machine) -> Self {
+    pub(super) fn empty(machine: Machine) -> Self {
         let gaps = Gaps::none(machine);
         let cfi = Cfi::default();
         Self { cfi, gaps }
@@ -81,10 +81,10 @@ impl Frames {
     /// When the file cannot be read or is not an ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let elf = Elf::open(path)?;
-        Ok(Self::with(elf.machine, Tables::of(&elf)))
+        Ok(Self::with_tables(elf.machine, Tables::of(&elf)))
     }
 
-    pub(super) fn with(machine: Machine, tables: Tables) -> Self {
+    pub(super) fn with_tables(machine: Machine, tables: Tables) -> Self {
         Self(Arc::new(UnwindModule {
             machine,
             search: OnceLock::from(None),
@@ -110,7 +110,7 @@ impl Frames {
     pub(super) fn tables(&self) -> &Tables {
         self.0.tables.get_or_init(|| {
             let elf = Elf::of_borrowed(self.bytes(), "");
-            elf.map_or_else(|_| Tables::none(self.0.machine), |elf| Tables::of(&elf))
+            elf.map_or_else(|_| Tables::empty(self.0.machine), |elf| Tables::of(&elf))
         })
     }
 

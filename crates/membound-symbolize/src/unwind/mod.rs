@@ -57,7 +57,7 @@ pub struct Chain {
 pub struct Unwinder {
     /// Sorted by first address, without overlaps.
     modules: Vec<Mapped>,
-    kept: Kept,
+    kept: RuleCache,
     context: Option<Box<UnwindContext<usize>>>,
 }
 
@@ -192,7 +192,7 @@ impl Unwinder {
         if let Some(row) = module.frames.row(address, context) {
             let rule = Rule::of(row, &module.frames);
             let result = rule.apply(state, read);
-            self.kept.put(place, rule);
+            self.kept.insert(place, rule);
             return result.map(|(caller, signal)| Step::Known(caller, signal));
         }
         let gaps = &module.frames.tables().gaps;
@@ -226,13 +226,13 @@ impl Unwinder {
 
 /// Cache of rules by address, direct-mapped.
 #[derive(Debug, Default)]
-struct Kept {
+struct RuleCache {
     slots: Vec<Option<(u64, Rule)>>,
     /// Entries displaced by others since the last growth.
     displaced: usize,
 }
 
-impl Kept {
+impl RuleCache {
     fn slot(&self, place: u64) -> usize {
         // The multiplication spreads addresses that differ by multiples of a page.
         let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -244,7 +244,7 @@ impl Kept {
         (*kept == place).then_some(rule)
     }
 
-    fn put(&mut self, place: u64, rule: Rule) {
+    fn insert(&mut self, place: u64, rule: Rule) {
         let full = self.displaced > self.slots.len() && self.slots.len() < *KEPT.end();
         if self.slots.is_empty() || full {
             let more = (self.slots.len() * 2).max(*KEPT.start());
@@ -354,12 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn on_aarch64_what_a_signal_interrupted_is_found_in_the_kernels_frame() {
+    fn on_aarch64_the_interrupted_frame_is_found_in_the_kernels_frame() {
         // mov x8, #139; svc #0, to which handlers return.
         let code = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
         let gaps = Gaps::of_code(Machine::Aarch64, 0x40, &code);
         let cfi = Cfi::default();
-        let frames = Frames::with(Machine::Aarch64, Tables { cfi, gaps });
+        let frames = Frames::with_tables(Machine::Aarch64, Tables { cfi, gaps });
         let mut unwinder = Unwinder::new();
         unwinder.add(0x7000..0x8000, 0x7000, &frames);
         // After 128 bytes of siginfo and 176 of the context: the fault's address, x0 to x30, sp and pc.
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn modules_take_each_other_s_place() {
-        let frames = Frames::with(Machine::X86_64, Tables::none(Machine::X86_64));
+        let frames = Frames::with_tables(Machine::X86_64, Tables::empty(Machine::X86_64));
         let mut unwinder = Unwinder::new();
         unwinder.add(0x1000..0x3000, 0, &frames);
         unwinder.add(0x3000..0x4000, 0, &frames);

@@ -11,8 +11,8 @@ use crate::machine::{Machine, SIGNED_RETURN};
 /// Steps of evaluating an expression, more than those of any that compilers write. Expressions can loop.
 const MAX_STEPS: u32 = 1000;
 
-/// Length of [`Machine::usual`], at most.
-const MAX_USUAL: usize = 11;
+/// Length of [`Machine::callee_saved`], at most.
+const MAX_CALLEE_SAVED: usize = 11;
 
 /// How to compute a caller's registers.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub(super) struct Plain {
     cfa: i32,
     /// Offset of the return address; `None`: it is still in the link register.
     return_address: Option<i32>,
-    /// Offsets for [`Machine::usual`]; `None` if the function has not changed the register.
-    saved: [Option<i32>; MAX_USUAL],
+    /// Offsets for [`Machine::callee_saved`]; `None` if the function has not changed the register.
+    saved: [Option<i32>; MAX_CALLEE_SAVED],
     signal: Signal,
 }
 
@@ -96,7 +96,7 @@ impl Plain {
             base: machine.hardware(register.0)?,
             cfa: i32::try_from(*offset).ok()?,
             return_address: None,
-            saved: [None; MAX_USUAL],
+            saved: [None; MAX_CALLEE_SAVED],
             signal: row.signal,
         };
         for (register, rule) in &row.registers {
@@ -113,7 +113,10 @@ impl Plain {
                 continue;
             }
             let number = machine.hardware(*register)?;
-            let position = machine.usual().iter().position(|usual| *usual == number)?;
+            let position = machine
+                .callee_saved()
+                .iter()
+                .position(|usual| *usual == number)?;
             plain.saved[position] = Some(offset);
         }
         (plain.return_address.is_some() || machine.link_register().is_some()).then_some(plain)
@@ -130,7 +133,7 @@ impl Plain {
         };
         caller.ip = state.machine.code_address(return_address);
         caller.keep_preserved();
-        for (number, saved) in state.machine.usual().iter().zip(self.saved) {
+        for (number, saved) in state.machine.callee_saved().iter().zip(self.saved) {
             if let Some(offset) = saved {
                 // A register whose slot cannot be read becomes unknown; the return address is still valid.
                 caller.set(*number, at(offset));

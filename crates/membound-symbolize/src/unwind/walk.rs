@@ -156,7 +156,7 @@ impl Gaps {
         let mut instruction = Instruction::default();
         let mut decoder = self.decoder(address);
         let mut others = Vec::new();
-        let mut seen = Vec::new();
+        let mut visited = Vec::new();
         let mut jumped_away = None;
         for _ in 0..FARTHEST {
             let next = match &mut decoder {
@@ -174,14 +174,14 @@ impl Gaps {
                 Next::Following => continue,
                 Next::Returned => return Some(walk.state),
                 Next::Either(target) => {
-                    if others.len() < MAX_BRANCHES && !seen.contains(&target) {
-                        seen.push(target);
+                    if others.len() < MAX_BRANCHES && !visited.contains(&target) {
+                        visited.push(target);
                         others.push((target, walk.clone()));
                     }
                     continue;
                 }
-                Next::At(target) if !seen.contains(&target) => {
-                    seen.push(target);
+                Next::At(target) if !visited.contains(&target) => {
+                    visited.push(target);
                     target
                 }
                 // A loop, or a path that cannot be followed: try the other path of the last branch.

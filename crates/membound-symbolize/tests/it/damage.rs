@@ -79,7 +79,7 @@ fn any_bytes_of_a_file_may_be_wrong() {
 }
 
 #[test]
-fn what_stands_in_a_file_is_not_believed_of_others() {
+fn damaged_split_units_do_not_affect_the_program() {
     let workshop = Workshop::new();
     let Some(program) = workshop.compile("gcc", "-O2 -g -gsplit-dwarf", "inlined.c", "inlined")
     else {

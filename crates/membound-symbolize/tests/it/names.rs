@@ -9,7 +9,7 @@ use object::{Object as _, ObjectSymbol as _};
 
 use crate::build::{Workshop, source};
 
-/// Addresses of the labels of a program, whatever is stripped from it later.
+/// Addresses of the labels of a program, even if it is stripped later.
 fn marks(program: &Path) -> HashMap<String, u64> {
     let bytes = fs::read(program).expect("it was just compiled");
     let file = object::File::parse(bytes.as_slice()).expect("it was just compiled");
@@ -120,7 +120,7 @@ fn packed_sections_are_unpacked() {
 }
 
 #[test]
-fn split_debug_information_is_found_beside_the_objects() {
+fn split_debug_information_is_found_next_to_the_objects() {
     for flags in ["-O2 -g -gsplit-dwarf", "-O2 -gdwarf-4 -gsplit-dwarf"] {
         check_flags(flags);
     }
@@ -151,7 +151,7 @@ fn remove_halves(workshop: &Workshop) {
 }
 
 #[test]
-fn missing_halves_are_told_and_lines_stay() {
+fn missing_split_units_are_noted_and_lines_stay() {
     let workshop = Workshop::new();
     let Some((program, marks)) = compiled(&workshop, "-O2 -g -gsplit-dwarf") else {
         return;
@@ -368,7 +368,7 @@ fn shared_debug_information_is_used_when_it_belongs() {
 }
 
 #[test]
-fn names_of_cpp_are_whole() {
+fn names_of_cpp_are_complete() {
     const FIXTURE: &str = "templates.cpp";
     for compiler in ["g++", "clang++"] {
         let workshop = Workshop::new();
@@ -401,7 +401,7 @@ fn names_of_cpp_are_whole() {
 }
 
 #[test]
-fn names_of_rust_are_whole() {
+fn names_of_rust_are_complete() {
     const FIXTURE: &str = "generic.rs";
     for mangling in ["legacy", "v0"] {
         let workshop = Workshop::new();
@@ -453,7 +453,7 @@ fn a_file_has_an_identity_with_and_without_a_build_id() {
 }
 
 #[test]
-fn what_is_no_module_is_refused_in_one_line() {
+fn files_that_are_no_module_are_refused_in_one_line() {
     let workshop = Workshop::new();
     let path = workshop.path("text");
     fs::write(&path, "no program").expect("there is room");

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let of_runs = !args.base.is_empty() || files.iter().any(|path| runs::is_run(path));
     if of_runs {
         if let [file] = args.paths.as_slice() {
-            return Err(alone(file));
+            return Err(nothing_to_compare_with(file));
         }
         return runs::run(args);
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let comparison = compare(limit_percent, &directories, &profiles)?;
     let is_alone = comparison.conditions.len() < 2 && comparison.overlays.is_empty();
     if directories.is_empty() && profiles.len() == 1 && is_alone {
-        return Err(alone(files[0]));
+        return Err(nothing_to_compare_with(files[0]));
     }
     show(args, &comparison, json.as_mut(), html.as_mut())?;
     Ok(verdict(&comparison))
@@ -68,7 +68,7 @@ fn limit_percent(args: &CompareArgs) -> anyhow::Result<Option<f64>> {
 
 /// Error for a single file that has nothing to be compared with, not even in itself, as parallel loads under
 /// several conditions would.
-fn alone(file: &Path) -> anyhow::Error {
+fn nothing_to_compare_with(file: &Path) -> anyhow::Error {
     Usage(format!(
         "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
          (see `membound compare --help`)",
@@ -245,7 +245,12 @@ fn verdict(comparison: &Comparison) -> ExitCode {
     let Some(guard) = comparison.guard.as_ref().filter(|guard| guard.exceeded) else {
         return ExitCode::SUCCESS;
     };
-    let named: Vec<String> = guard.worst.iter().take(MAX_NAMED).map(worse).collect();
+    let named: Vec<String> = guard
+        .worst
+        .iter()
+        .take(MAX_NAMED)
+        .map(describe_worse)
+        .collect();
     let more = match guard.worst.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(", and {more} more"),
@@ -258,7 +263,7 @@ fn verdict(comparison: &Comparison) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn worse(hit: &GuardHit) -> String {
+fn describe_worse(hit: &GuardHit) -> String {
     format!(
         "{} {} {:+.1} %",
         hit.profile,

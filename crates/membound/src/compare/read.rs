@@ -36,7 +36,7 @@ pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
             .and_then(|views| views.into_iter().map(sound).collect::<Result<Vec<_>, _>>())
             // Other programs write JSON too.
             .or_else(|reason| match membound_input::read(&name, &bytes) {
-                Ok(Content::Loaded(curves)) => Ok(vec![beside_traffic(curves)]),
+                Ok(Content::Loaded(curves)) => Ok(vec![loaded_view(curves)]),
                 _ => Err(anyhow!("{name}: {reason}")),
             })?
     } else {
@@ -52,7 +52,7 @@ pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
 /// Reads the result of another program.
 fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
     match membound_input::read(name, bytes)? {
-        Content::Loaded(curves) => Ok(beside_traffic(curves)),
+        Content::Loaded(curves) => Ok(loaded_view(curves)),
         Content::Curves(curves) if curves.iter().all(|curve| curve.data == FitData::Latency) => {
             Ok(over_sizes(curves))
         }
@@ -68,7 +68,7 @@ fn foreign(name: &str, bytes: &[u8]) -> anyhow::Result<ProfileView> {
     }
 }
 
-fn beside_traffic(curves: Vec<LoadedCurve>) -> ProfileView {
+fn loaded_view(curves: Vec<LoadedCurve>) -> ProfileView {
     let mut view = ProfileView::default();
     for curve in curves {
         note(&mut view, curve.notes);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_says_why_and_where() {
+    fn incomparable_files_are_refused_with_reason_and_path() {
         check("", &["ends in the middle", "line 1 column 0"]);
         check(
             "{\"schema_version\": 1, \"ki",

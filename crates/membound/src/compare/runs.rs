@@ -76,8 +76,8 @@ fn sides<'a>(args: &'a CompareArgs, expressions: &[Expression]) -> anyhow::Resul
         );
     }
     if !args.base.is_empty() {
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = all().find(|path| !seen.insert(*path)) {
+        let mut paths = BTreeSet::new();
+        if let Some(twice) = all().find(|path| !paths.insert(*path)) {
             let why = format!("{} is named twice: a run counts once", twice.display());
             return Err(Usage(why).into());
         }

@@ -5,7 +5,7 @@
 //! A scavenger's work is measured by its progress, the number of loads with a yield that it executes. In a
 //! trial all members interleave for one interval, and then each runs alone for one, as many at a time as
 //! there are processors. The rate of each member interleaved is divided by its rate alone; the sum of these
-//! ratios per processor is the worth of interleaving. Intervals alone cost only what interleaving would have
+//! ratios per processor is the speedup of interleaving. Intervals alone cost only what interleaving would have
 //! gained meanwhile.
 //!
 //! A scavenger with little progress still prepares its data. Those scavengers also run one after another, so
@@ -22,7 +22,7 @@ const SETTLING_TIME: Duration = Duration::from_millis(20);
 const MIN_PREPARED_LOADS: u64 = 2000;
 /// Minimum progress of a member in its interval alone for its ratio to count.
 const MIN_LOADS_ALONE: f64 = 500.0;
-/// Minimum worth for scavengers to interleave.
+/// Minimum speedup for scavengers to interleave.
 const MIN_SPEEDUP: f64 = 1.03;
 /// Time until the second trial, doubled after each trial with the same result, and its maximum.
 const FIRST_TRIAL_PAUSE: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(super) struct InterleavingReport {
     /// Number of trials that ended.
     pub(super) trials: u32,
     /// Worth in the last trial: work interleaved divided by work one after another.
-    pub(super) worth: Option<f64>,
+    pub(super) speedup: Option<f64>,
     /// Time in which scavengers interleaved, and in which they ran one after another.
     pub(super) together: Duration,
     pub(super) apart: Duration,
@@ -142,13 +142,13 @@ impl Balance {
         if !prepares.is_empty() && prepared.len() < most {
             self.trial = None;
             let first: Vec<usize> = prepares.into_iter().chain(prepared).collect();
-            return alone(sample.progress.len(), &first, self.processors);
+            return placements_alone(sample.progress.len(), &first, self.processors);
         }
         let members: Vec<usize> = prepared.into_iter().take(most).collect();
         if members.len() <= self.processors {
             self.trial = None;
             self.decided_for = members;
-            return alone(sample.progress.len(), &alive, self.processors);
+            return placements_alone(sample.progress.len(), &alive, self.processors);
         }
         if members != self.decided_for && self.trial.is_none() {
             // The members changed since the last decision.
@@ -160,8 +160,8 @@ impl Balance {
                 if !trial.advance(sample, self.processors) {
                     return trial.places(sample.progress.len(), self.processors);
                 }
-                let worth = trial.worth(self.processors);
-                self.conclude(sample.now, worth);
+                let speedup = trial.speedup(self.processors);
+                self.conclude(sample.now, speedup);
             }
             self.trial = None;
         }
@@ -173,17 +173,17 @@ impl Balance {
             return places;
         }
         if self.pays {
-            together(sample.progress.len(), &members)
+            placements_together(sample.progress.len(), &members)
         } else {
-            alone(sample.progress.len(), &members, self.processors)
+            placements_alone(sample.progress.len(), &members, self.processors)
         }
     }
 
-    fn conclude(&mut self, now: Duration, worth: Option<f64>) {
+    fn conclude(&mut self, now: Duration, speedup: Option<f64>) {
         self.found.trials += 1;
-        if let Some(worth) = worth {
-            self.found.worth = Some(worth);
-            let pays = worth >= MIN_SPEEDUP;
+        if let Some(speedup) = speedup {
+            self.found.speedup = Some(speedup);
+            let pays = speedup >= MIN_SPEEDUP;
             self.pause = if pays == self.pays {
                 (self.pause * 2).min(MAX_TRIAL_PAUSE)
             } else {
@@ -239,9 +239,9 @@ impl Trial {
         self.alone == self.members.len()
     }
 
-    /// The worth of interleaving: the mean ratio of the members with enough progress alone, times the number
+    /// The speedup of interleaving: the mean ratio of the members with enough progress alone, times the number
     /// of members per processor. `None` if no member had enough progress.
-    fn worth(&self, processors: usize) -> Option<f64> {
+    fn speedup(&self, processors: usize) -> Option<f64> {
         let least = MIN_LOADS_ALONE / TRIAL_INTERVAL.as_secs_f64();
         let ratios: Vec<f64> = self
             .interleaved_rates
@@ -258,15 +258,15 @@ impl Trial {
 
     fn places(&self, count: usize, processors: usize) -> Vec<ScavengerPlacement> {
         if self.is_interleaved_measured {
-            alone(count, &self.members[self.alone..], processors)
+            placements_alone(count, &self.members[self.alone..], processors)
         } else {
-            together(count, &self.members)
+            placements_together(count, &self.members)
         }
     }
 }
 
 /// The first of `these` run alone, one on each processor; all other scavengers are held.
-fn alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlacement> {
+fn placements_alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlacement> {
     let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these.iter().take(processors) {
         places[index] = ScavengerPlacement::Own;
@@ -275,7 +275,7 @@ fn alone(count: usize, these: &[usize], processors: usize) -> Vec<ScavengerPlace
 }
 
 /// All of `these` interleave; all other scavengers are held.
-fn together(count: usize, these: &[usize]) -> Vec<ScavengerPlacement> {
+fn placements_together(count: usize, these: &[usize]) -> Vec<ScavengerPlacement> {
     let mut places = vec![ScavengerPlacement::Held; count];
     for &index in these {
         places[index] = ScavengerPlacement::RunQueues;
@@ -297,7 +297,7 @@ mod tests {
         loads: u64,
     }
 
-    /// Runs programs on so many processors; returns when each ended, in milliseconds, and the results.
+    /// Runs programs on `processors` processors; returns when each ended, in milliseconds, and the results.
     fn run(programs: &[Program], processors: usize) -> (Vec<u64>, InterleavingReport) {
         const STEP_MS: u64 = 10;
         let mut balance = Balance::new(processors);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_pay_are_kept() {
+    fn interleaving_that_pays_is_kept() {
         // Each makes the same progress interleaved as alone: eight times as much together.
         let program = Program {
             prepares_ms: 300,
@@ -359,13 +359,13 @@ mod tests {
             loads: 10_000_000,
         };
         let (ends, found) = run(&[program; 8], 1);
-        assert!((found.worth.unwrap() - 8.0).abs() < 0.5, "{found:?}");
+        assert!((found.speedup.unwrap() - 8.0).abs() < 0.5, "{found:?}");
         // One after another takes 82.4 s, and no less than 12.4 s is possible.
         assert!(last(&ends) < 15_500, "{ends:?} {found:?}");
     }
 
     #[test]
-    fn turns_that_do_not_pay_cost_next_to_nothing() {
+    fn interleaving_that_does_not_pay_costs_little() {
         let program = Program {
             prepares_ms: 200,
             interleaved_rate: 200,
@@ -374,14 +374,14 @@ mod tests {
         };
         for (processors, alone_ms) in [(1, 4 * 4200), (2, 2 * 4200)] {
             let (ends, found) = run(&[program; 4], processors);
-            assert!(found.worth.unwrap() < 0.9, "{found:?}");
+            assert!(found.speedup.unwrap() < 0.9, "{found:?}");
             let slower = last(&ends) as f64 / f64::from(alone_ms);
             assert!(slower < 1.03, "{slower} {found:?}");
         }
     }
 
     #[test]
-    fn who_never_comes_by_loads_runs_one_after_another() {
+    fn scavengers_without_progress_run_one_after_another() {
         let program = Program {
             prepares_ms: 1000,
             interleaved_rate: 1,
@@ -406,7 +406,7 @@ mod tests {
             ..short
         };
         let (ends, found) = run(&[short, long], 1);
-        assert!(found.worth.unwrap() > 1.9, "{found:?}");
+        assert!(found.speedup.unwrap() > 1.9, "{found:?}");
         assert!(found.apart > Duration::from_secs(6), "{found:?} {ends:?}");
     }
 }

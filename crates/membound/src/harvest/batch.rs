@@ -17,9 +17,9 @@ mod pace;
 mod processes;
 mod queue;
 mod record;
+mod result;
 mod scavengers;
 mod sets;
-mod told;
 
 use std::io::{IsTerminal, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -36,14 +36,14 @@ use signal_hook::iterator::Signals;
 use args::{AtOnce, BatchArgs, Shown};
 use engine::{Batch, Engine};
 use halt::Halt;
-use joblog::{Again, JobLog};
+use joblog::{JobLog, ResumedJobs};
 use lineup::{Expected, Lineup};
 use listing::Listed;
 use outputs::{Outputs, PrintOrder};
 use pace::{Line, Pace};
 use queue::Queue;
 use record::Keeper;
-use told::Given;
+use result::BatchScope;
 
 use crate::job;
 use crate::output::{self, Target, Usage};
@@ -58,7 +58,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     let date = now_utc();
     let signals = signals()?;
     let outcome = Engine::new(batch).run(&signals);
-    let document = told::document(args, given, &outcome, date);
+    let document = result::document(args, given, &outcome, date);
     let is_shown = match args.summary {
         Shown::Auto => std::io::stderr().is_terminal(),
         Shown::On => true,
@@ -66,9 +66,9 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     };
     if is_shown {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_batch(&document, style));
+        output::write_stderr(&membound_report::text::harvest_batch(&document, style));
     }
-    let code = told::exit_code(&outcome);
+    let code = result::exit_code(&outcome);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {
@@ -79,7 +79,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Everything that is needed to run the batch; `None` if no job is to be run.
-fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Target>)>> {
+fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option<Target>)>> {
     let text = read(&args.list)?;
     let mut listed = listing::parse(&text, &listing::find)
         .map_err(anyhow::Error::msg)
@@ -88,18 +88,21 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     let mut json = None;
     let mut log = None;
     if args.dry_run {
-        let path = args.joblog.as_ref().filter(|_| again(args).is_some());
-        let held = path.and_then(|path| std::fs::read(path).ok());
-        skip(&mut listed, &held.unwrap_or_default(), args);
+        let path = args
+            .joblog
+            .as_ref()
+            .filter(|_| resumed_jobs(args).is_some());
+        let content = path.and_then(|path| std::fs::read(path).ok());
+        skip(&mut listed, &content.unwrap_or_default(), args);
     } else {
         json = args.json.as_deref().map(Target::open).transpose()?;
         if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
             anyhow::bail!("--json to stdout needs --output: jobs print there too");
         }
         if let Some(path) = &args.joblog {
-            let (opened, held) = JobLog::open(path, again(args).is_some())
+            let (opened, content) = JobLog::open(path, resumed_jobs(args).is_some())
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            skip(&mut listed, &held, args);
+            skip(&mut listed, &content, args);
             log = Some((path.clone(), opened));
         }
     }
@@ -129,7 +132,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         log.begin()
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let given = Given {
+    let given = BatchScope {
         listed: given,
         skipped: given - listed.len(),
         slots,
@@ -184,17 +187,19 @@ fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Which jobs of the log are run again, if the batch resumes one.
-fn again(args: &BatchArgs) -> Option<Again> {
+fn resumed_jobs(args: &BatchArgs) -> Option<ResumedJobs> {
     match (args.resume, args.resume_failed) {
-        (_, true) => Some(Again::Failed),
-        (true, false) => Some(Again::Unended),
+        (_, true) => Some(ResumedJobs::Failed),
+        (true, false) => Some(ResumedJobs::Unended),
         (false, false) => None,
     }
 }
 
 /// Removes the jobs that the log lists as done.
 fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
-    let Some(again) = again(args) else { return };
+    let Some(again) = resumed_jobs(args) else {
+        return;
+    };
     let done = joblog::done(held, listed, again);
     let done: std::collections::HashSet<u64> = done.into_iter().collect();
     listed.retain(|it| !done.contains(&it.number));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use membound_types::{HarvestRole, PlanSource};
 
 use super::copies::Member;
-use super::learning::{Observation, ObservationTask, Subject, file_bytes, is_worth_profiling};
+use super::learning::{Observation, ObservationTask, Subject, file_bytes, pays_to_profile};
 use super::ordinary::{ObservationResult, Ordinary, Processes};
 use super::plans::{self, CacheEntry, CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin};
 use super::programs::{Program, texts};
@@ -24,7 +24,7 @@ const NOT_LEARNED: &str = "another copy of it ended without a plan";
 /// Reason where no plan can be made.
 const UNMEASURED: &str = "it has no plan, and none can be made before `membound measure` has measured \
                           this machine once";
-/// Reason for a scavenger beside a command that has no plan.
+/// Reason for a scavenger alongside a command that has no plan.
 const COMMAND_IS_LEARNED: &str = "the command was profiled in this run";
 /// Reason for a copy that did not wait for the plan.
 const FREE_PROCESSOR: &str = "a processor was free before there was a plan";
@@ -32,12 +32,12 @@ const FREE_PROCESSOR: &str = "a processor was free before there was a plan";
 /// The roles of all scavengers.
 pub(super) struct RoleAssignment {
     maker: Arc<PlanMaker>,
-    /// Whether scavengers run beside a command.
+    /// Whether scavengers run alongside a command.
     beside_command: bool,
     /// The plans that this harvest follows.
     pub(super) followed: Vec<PlanWithOrigin>,
     /// Scavengers that have time slices.
-    pub(super) turns: Vec<Member>,
+    pub(super) harvested: Vec<Member>,
     /// Scavengers that run as ordinary processes.
     pub(super) ordinary: Vec<Ordinary>,
     /// Copies that wait for a plan from another copy.
@@ -55,7 +55,7 @@ impl RoleAssignment {
             maker,
             beside_command,
             followed: given,
-            turns: Vec::new(),
+            harvested: Vec::new(),
             ordinary: Vec::new(),
             held: Vec::new(),
         }
@@ -112,7 +112,7 @@ impl RoleAssignment {
                 let why = roles::why_without_slices(&followed.plan, self.beside_command);
                 self.followed.push(*followed);
                 match why {
-                    None => self.turns.extend(copies),
+                    None => self.harvested.extend(copies),
                     Some(why) => self.run_ordinary(copies, &why),
                 }
             }
@@ -125,7 +125,7 @@ impl RoleAssignment {
     }
 
     /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
-    /// result. `cpu_times` is its CPU time where that is known. A scavenger beside a command uses only time
+    /// result. `cpu_times` is its CPU time where that is known. A scavenger alongside a command uses only time
     /// that the command leaves, so it is profiled without that check.
     fn learn(
         &mut self,
@@ -141,7 +141,7 @@ impl RoleAssignment {
             let bytes = file_bytes(&scavenger.path);
             task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
             match cpu_times {
-                Some(cpu_times) if is_worth_profiling(cpu_times, bytes, alike) => {}
+                Some(cpu_times) if pays_to_profile(cpu_times, bytes, alike) => {}
                 // The program is only timed again: the sum over its runs decides later whether profiling
                 // pays.
                 Some(_) | None => task.subject = Subject::CpuTime,
@@ -209,12 +209,12 @@ impl RoleAssignment {
         })
     }
 
-    /// Takes all scavengers as ordinary processes, beside a command that is itself profiled.
+    /// Takes all scavengers as ordinary processes, alongside a command that is itself profiled.
     pub(super) fn all_ordinary(&mut self) -> Vec<Ordinary> {
-        let turns = std::mem::take(&mut self.turns).into_iter();
-        let held = std::mem::take(&mut self.held).into_iter();
-        let others = turns
-            .chain(held)
+        let harvested = std::mem::take(&mut self.harvested).into_iter();
+        let waiting = std::mem::take(&mut self.held).into_iter();
+        let others = harvested
+            .chain(waiting)
             .map(|member| ordinary(member, COMMAND_IS_LEARNED));
         others.chain(std::mem::take(&mut self.ordinary)).collect()
     }
@@ -228,8 +228,9 @@ impl RoleAssignment {
             }
             if processes.count() == 0 && !processes.is_learning() {
                 // No program is left from which a plan could come.
-                let held = std::mem::take(&mut self.held);
-                held.into_iter()
+                let waiting = std::mem::take(&mut self.held);
+                waiting
+                    .into_iter()
                     .for_each(|member| processes.add(ordinary(member, NOT_LEARNED)));
             } else if processes.has_free_processor()
                 && !self.held.is_empty()
@@ -244,18 +245,14 @@ impl RoleAssignment {
     /// Assigns the copies that waited for this result.
     fn decide(&mut self, task: ObservationResult, processes: &mut Processes) {
         let ObservationResult { mut task, learned } = task;
-        let held = std::mem::take(&mut self.held);
-        let (mut these, others): (Vec<Member>, Vec<Member>) = held
+        let waiting = std::mem::take(&mut self.held);
+        let (mut these, others): (Vec<Member>, Vec<Member>) = waiting
             .into_iter()
             .partition(|(scavenger, _)| scavenger.arguments == task.plan_request.words);
         self.held = others;
         let why = match learned {
             Observation::CpuTimes(cpu_times)
-                if is_worth_profiling(
-                    cpu_times,
-                    file_bytes(&task.plan_request.path),
-                    these.len(),
-                ) =>
+                if pays_to_profile(cpu_times, file_bytes(&task.plan_request.path), these.len()) =>
             {
                 task.subject = Subject::Plan;
                 processes.add(first(these.remove(0), task));
@@ -271,7 +268,7 @@ impl RoleAssignment {
             }
         };
         match why {
-            None => self.turns.extend(these),
+            None => self.harvested.extend(these),
             Some(why) => these
                 .into_iter()
                 .for_each(|member| processes.add(ordinary(member, &why))),

@@ -9,7 +9,7 @@ use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite};
 
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 
 /// The patches of a harvest.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use super::follow::Observed;
 use super::programs::CopyRequest;
 use super::requests::RequestReport;
 use super::times;
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 use crate::job::End;
 
 /// Everything that is known at the end of a run.
@@ -76,8 +76,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             },
         });
     };
-    let turns_s = turns_s(harvested);
-    if turns_s.is_none() {
+    let slices_s = slices_s(harvested);
+    if slices_s.is_none() {
         lacks(
             "stall.harvested_s",
             harvested.refused.clone().unwrap_or_else(|| {
@@ -109,10 +109,10 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         let with_s = harvested.with.cpu_ns as f64 * 1e-9;
         (with_s - with_s / (1.0 + slower)).max(0.0)
     });
-    let harvested_s = turns_s
+    let harvested_s = slices_s
         .zip(lost_s)
-        .map(|(turns_s, lost_s)| (turns_s - lost_s).max(0.0));
-    if turns_s.is_some() && harvested_s.is_none() {
+        .map(|(slices_s, lost_s)| (slices_s - lost_s).max(0.0));
+    if slices_s.is_some() && harvested_s.is_none() {
         lacks(
             "stall.harvested_s",
             "it needs the slowdown of the command, which is not known".to_owned(),
@@ -169,7 +169,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             } else {
                 status.away_ns as f64 / away_ns as f64
             };
-            let in_stalls_s = turns_s.map(|turns_s| turns_s * share);
+            let in_stalls_s = slices_s.map(|slices_s| slices_s * share);
             let had = Had {
                 in_stalls_s,
                 in_waits_s: waits_s * share,
@@ -229,7 +229,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         sites,
         balance: facts.observed.balance.map(|found| HarvestBalance {
             trials: found.trials,
-            worth: found.worth,
+            worth: found.speedup,
             together_s: found.together.as_secs_f64(),
             apart_s: found.apart.as_secs_f64(),
         }),
@@ -244,18 +244,18 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     if plan.role != HarvestRole::Primary || plan.sites.iter().any(|site| site.chosen) {
         return None;
     }
-    let mut told = "no load of the command yields according to its plan".to_owned();
+    let mut message = "no load of the command yields according to its plan".to_owned();
     for missing in &plan.missing {
-        told.push_str("; ");
-        told.push_str(&missing.why.reason);
+        message.push_str("; ");
+        message.push_str(&missing.why.reason);
     }
-    Some(told)
+    Some(message)
 }
 
 /// Time of scavengers in slices, in seconds: the mean of the timed slices, skipped ones included as 0, times
 /// the number of all. Where slices are short, the processor overlaps several of them, except where one is
 /// timed, so the result is capped by the CPU time of the threads in which they lay.
-fn turns_s(harvested: &Harvested) -> Option<f64> {
+fn slices_s(harvested: &Harvested) -> Option<f64> {
     (harvested.timed > 0).then(|| {
         let looked_at = harvested.timed + harvested.skipped;
         let each_ns = harvested.timed_ns as f64 / looked_at as f64;
@@ -329,7 +329,7 @@ fn refusal(error: &std::io::Error) -> String {
 fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
     let total = times::count(&harvested.times);
     let quantile = |share| times::quantile(&harvested.times, share);
-    let within = |bound: f64| times::within(&harvested.times, bound) / total as f64;
+    let within = |bound: f64| times::share_within(&harvested.times, bound) / total as f64;
     YieldDistances {
         p50: quantile(0.5),
         p90: quantile(0.9),
@@ -344,7 +344,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
 }
 
 /// Reason in the report: a yield that is removed at the end.
-const TAKEN_OUT: &str =
+const REMOVED: &str =
     "the command was slower than allowed, and this yield gains less than those that were kept";
 
 /// The final state of every planned yield.
@@ -370,7 +370,7 @@ fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {
                     .any(|it| it.module == site.module && it.place.address == site.offset);
             let (state, reason) = match left_out {
                 Some((_, _, _, reason)) => (SiteState::Refused, Some(reason.clone())),
-                None if is_out => (SiteState::Out, Some(TAKEN_OUT.to_owned())),
+                None if is_out => (SiteState::Out, Some(REMOVED.to_owned())),
                 None => (SiteState::In, None),
             };
             HarvestedSite {
@@ -413,13 +413,13 @@ mod tests {
     }
 
     #[test]
-    fn turns_take_no_longer_than_the_threads_that_they_lie_in() {
+    fn slices_last_no_longer_than_their_threads() {
         let with = |cpu_ns| membound_launch::Turns {
             count: 1000,
             cpu_ns,
         };
         let of = |cpu_ns| {
-            turns_s(&Harvested {
+            slices_s(&Harvested {
                 timed: 4,
                 // A skipped slice takes no time.
                 skipped: 4,
@@ -430,17 +430,20 @@ mod tests {
         };
         assert_eq!(of(1_000_000), Some(1e-4));
         assert_eq!(of(30_000), Some(3e-5));
-        assert_eq!(turns_s(&Harvested::default()), None);
+        assert_eq!(slices_s(&Harvested::default()), None);
     }
 
     #[test]
-    fn a_plan_after_which_nothing_yields_is_told() {
+    fn a_plan_without_yields_is_reported() {
         let path = std::env::current_exe().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let path = path.display().to_string();
         let plan = |role| membound_harvest::by_hand(&path, &bytes, role, &[]).unwrap();
-        let told = without_yields(&plan(HarvestRole::Primary)).unwrap();
-        assert!(told.contains("no load of the command yields"), "{told}");
+        let message = without_yields(&plan(HarvestRole::Primary)).unwrap();
+        assert!(
+            message.contains("no load of the command yields"),
+            "{message}"
+        );
         assert_eq!(without_yields(&plan(HarvestRole::Scavenger)), None);
     }
 }

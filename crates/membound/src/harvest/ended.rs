@@ -19,14 +19,14 @@ pub(super) struct EndWatch {
 }
 
 impl EndWatch {
-    /// Watches the process `pid`, which was started at `begun`.
-    pub(super) fn begin(pid: u32, begun: Instant) -> Self {
+    /// Watches the process `pid`, which was started at `start`.
+    pub(super) fn begin(pid: u32, start: Instant) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 if has_no_descriptor(pid) {
-                    return Some(begun.elapsed());
+                    return Some(start.elapsed());
                 }
                 std::thread::sleep(POLL_INTERVAL);
             }

@@ -22,9 +22,9 @@ use membound_types::{
 
 use args::ExploreArgs;
 use bed::{AloneRuns, Baseline, TestBench};
-use children::{ENDED_BY_USER, INTERRUPTED, Unended};
+use children::{ENDED_BY_USER, EndFailure, INTERRUPTED};
 use prepare::{Prepared, Stop};
-use profiles::{Loads, Plans};
+use profiles::{Plans, YieldingLoads};
 use settings::{Setting, SweepInputs};
 
 use crate::output::{self, Target};
@@ -32,20 +32,20 @@ use crate::progress::Bar;
 
 /// Runs `membound harvest explore`.
 pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let cancel = crate::measure::interruptible()?;
     let mut prepared = match prepare::all(args, &cancel)? {
         Ok(prepared) => prepared,
         Err(Stop(code)) => return Ok(code),
     };
     let tables = tables(args, &prepared);
-    let wanted = different(&tables);
+    let wanted = distinct_settings(&tables);
     if !args.quiet {
         announce(args, &prepared, &wanted);
     }
     let found = rounds(args, &prepared, &wanted);
     let ended_early = found.ended_early.clone();
-    let document = document(args, &prepared, &tables, found, begun);
+    let document = document(args, &prepared, &tables, found, started);
     if let Some(why) = &ended_early {
         output::complain(&format!("{why}: what was measured up to then follows"));
     }
@@ -64,7 +64,7 @@ fn show(
 ) -> anyhow::Result<()> {
     if !args.quiet && !prepared.json.as_ref().is_some_and(Target::is_stdout) {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_explore(document, style));
+        output::write_stderr(&membound_report::text::harvest_explore(document, style));
     }
     let mut written = Ok(());
     if let Some(target) = &mut prepared.json {
@@ -87,18 +87,18 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
         sibling: prepared.sibling,
         alone_p95_ns: prepared.first.p95_ns,
     };
-    let table = |&sweep: &ExploreSweep| match impossible(sweep, prepared) {
+    let table = |&sweep: &ExploreSweep| match why_impossible(sweep, prepared) {
         Some(reason) => {
             let remedy = None;
             (sweep, Err(NotMeasured { reason, remedy }))
         }
-        None => (sweep, Ok(settings::of(sweep, &inputs))),
+        None => (sweep, Ok(settings::of_sweep(sweep, &inputs))),
     };
     prepared.sweeps.iter().map(table).collect()
 }
 
 /// Why a table cannot be measured with these programs; `None` if it can.
-fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
+fn why_impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
     match sweep {
         ExploreSweep::Distance => prepared.plans.distances_vary().err(),
         ExploreSweep::Overhead => prepared.plans.overheads_vary().err(),
@@ -113,7 +113,7 @@ fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
 }
 
 /// The settings without duplicates, in the order of the tables.
-fn different(tables: &[Table]) -> Vec<Setting> {
+fn distinct_settings(tables: &[Table]) -> Vec<Setting> {
     let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
     let mut wanted: Vec<Setting> = Vec::new();
     for setting in all.flatten() {
@@ -149,12 +149,12 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
             1 => "each once".to_owned(),
             pairs => format!("each {pairs} times"),
         },
-        about(seconds)
+        format_duration(seconds)
     ));
 }
 
 /// A duration in seconds, or in minutes from 90 s on.
-fn about(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     const MINUTE_S: f64 = 60.0;
     if seconds < 1.5 * MINUTE_S {
         format!("{:.0} s", seconds.max(1.0))
@@ -197,7 +197,7 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
         for (index, setting) in order.into_iter().enumerate() {
             let done = pair as usize * wanted.len() + index;
             bar.at(done as f64 / all as f64, &setting.name);
-            let mut run = one(prepared, setting, &usual, &found.baselines[pair as usize]);
+            let mut run = run_setting(prepared, setting, &usual, &found.baselines[pair as usize]);
             if prepared.bench.cancel.load(Ordering::Relaxed)
                 || run.failed.as_deref() == Some(INTERRUPTED)
             {
@@ -216,10 +216,10 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
     found
 }
 
-fn one(
+fn run_setting(
     prepared: &Prepared<'_>,
     setting: &Setting,
-    usual: &Loads,
+    usual: &YieldingLoads,
     baseline: &Baseline,
 ) -> ExploreRun {
     let Prepared {
@@ -240,24 +240,24 @@ fn baseline(prepared: &Prepared<'_>) -> Result<Baseline, String> {
         ..
     } = prepared;
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
-    by_themselves(bench, known, plans, needs_unbound).map_err(|unended| match unended {
-        Unended::Interrupted => INTERRUPTED.to_owned(),
+    measure_baseline(bench, known, plans, needs_unbound).map_err(|unended| match unended {
+        EndFailure::Interrupted => INTERRUPTED.to_owned(),
         other => format!("a program by itself: {}", other.reason(known.limit)),
     })
 }
 
-fn by_themselves(
+fn measure_baseline(
     bench: &TestBench<'_>,
     known: &AloneRuns,
     plans: &Plans<'_>,
     needs_unbound: bool,
-) -> Result<Baseline, Unended> {
-    let alone = |cpu| bench.alone(&bench.primary, cpu, known.limit);
+) -> Result<Baseline, EndFailure> {
+    let alone = |cpu| bench.run_alone(&bench.primary, cpu, known.limit);
     let (_, primary_s) = alone(Some(bench.cpu))?;
     let mut each = Vec::new();
     if known.all_end() && !bench.own_scavenger {
         for scavenger in &bench.scavengers {
-            each.push(bench.alone(scavenger, Some(bench.cpu), known.limit)?.1);
+            each.push(bench.run_alone(scavenger, Some(bench.cpu), known.limit)?.1);
         }
     } else if known.all_end() {
         each.push(primary_s);
@@ -285,7 +285,7 @@ fn document(
     prepared: &Prepared<'_>,
     tables: &[Table],
     found: RoundResults,
-    begun: Instant,
+    started: Instant,
 ) -> HarvestExplore {
     let sweep = |(sweep, rows): &Table| {
         let of = |setting: &Setting| {
@@ -301,7 +301,7 @@ fn document(
     let sweeps: Vec<ExploredSweep> = tables.iter().map(sweep).collect();
     let mut notes = prepared.notes.clone();
     notes.extend(failures(&sweeps));
-    notes.extend(few_turns(&sweeps));
+    notes.extend(notes_on_few_slices(&sweeps));
     let info = &prepared.info;
     HarvestExplore {
         schema_version: SCHEMA_VERSION,
@@ -311,15 +311,15 @@ fn document(
         date: info.date.clone(),
         host: info.host.clone(),
         cpu: info.cpu.model_name.clone(),
-        wall_s: begun.elapsed().as_secs_f64(),
+        wall_s: started.elapsed().as_secs_f64(),
         options: prepared.options(args),
-        alone: alone(prepared, &found.baselines),
+        alone: alone_times(prepared, &found.baselines),
         sweeps,
         notes,
     }
 }
 
-fn alone(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
+fn alone_times(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
     let figure = |of: fn(&Baseline) -> Option<f64>| {
         let run = |it: &Baseline| ExploreRun {
             primary_s: of(it),
@@ -360,29 +360,29 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
 
 /// Notes for settings with runs that had hardly any time slice while other runs had many: in those runs the
 /// harvest did not begin in time, so their figures do not describe the setting.
-fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
+fn notes_on_few_slices(sweeps: &[ExploredSweep]) -> Vec<String> {
     /// Share of the largest number of slices in a run below which a run had hardly any.
-    const MIN_TURN_SHARE: f64 = 0.001;
+    const MIN_SLICE_SHARE: f64 = 0.001;
     let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
-    let told = |row: &ExploreRow| -> Vec<u64> {
-        let turns = row.runs.iter().filter_map(|run| run.turns);
-        turns.collect()
+    let slice_counts = |row: &ExploreRow| -> Vec<u64> {
+        let slices = row.runs.iter().filter_map(|run| run.turns);
+        slices.collect()
     };
-    let most = rows().flat_map(told).max().unwrap_or(0) as f64;
+    let most = rows().flat_map(slice_counts).max().unwrap_or(0) as f64;
     let mut notes = Vec::new();
     for row in rows() {
-        let turns = told(row);
-        let few = turns
+        let counts = slice_counts(row);
+        let few = counts
             .iter()
-            .filter(|turns| (**turns as f64) < most * MIN_TURN_SHARE);
+            .filter(|count| (**count as f64) < most * MIN_SLICE_SHARE);
         let count = few.count();
         // A row in which no run had a time slice ran without scavengers, so none of them came too late.
-        if count > 0 && turns.iter().any(|turns| *turns > 0) {
+        if count > 0 && counts.iter().any(|count| *count > 0) {
             notes.push(format!(
                 "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \
                  (they did not come to a yield in time)",
                 row.setting,
-                turns.len()
+                counts.len()
             ));
         }
     }
@@ -396,14 +396,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_said_in_seconds_or_minutes() {
-        assert_eq!(about(0.2), "1 s");
-        assert_eq!(about(80.0), "80 s");
-        assert_eq!(about(250.0), "4 minutes");
+    fn durations_are_shown_in_seconds_or_minutes() {
+        assert_eq!(format_duration(0.2), "1 s");
+        assert_eq!(format_duration(80.0), "80 s");
+        assert_eq!(format_duration(250.0), "4 minutes");
     }
 
     #[test]
-    fn runs_with_hardly_any_turn_beside_others_are_noted_once() {
+    fn runs_with_few_slices_are_noted_once() {
         let run = |turns| ExploreRun {
             turns: Some(turns),
             ..ExploreRun::default()
@@ -422,13 +422,14 @@ mod tests {
             ],
             missing: None,
         };
-        let notes = few_turns(&[sweep(ExploreSweep::Bound), sweep(ExploreSweep::Distance)]);
+        let notes =
+            notes_on_few_slices(&[sweep(ExploreSweep::Bound), sweep(ExploreSweep::Distance)]);
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("none: in 1 of 3 runs"), "{notes:?}");
     }
 
     #[test]
-    fn runs_that_failed_beside_others_are_noted() {
+    fn failed_runs_are_noted() {
         let run = |failed: Option<&str>| ExploreRun {
             failed: failed.map(str::to_owned),
             ..ExploreRun::default()

@@ -15,13 +15,13 @@ use membound_types::{HarvestSlots, SlowdownGuard};
 use super::balance::{Balance, InterleavingReport, ProgressSample};
 use super::guard::{Guard, Limits};
 use super::in_place::{Adopted, InPlace, Outcome};
-use super::off::{Listening, Off, Switch};
+use super::off::{HarvestSwitch, Listening, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -87,8 +87,8 @@ impl Follower {
         mut span: Option<SpanControl>,
         mut slots: Slots,
         mut others: OtherProcesses,
-        (switch, mut off): (Switch, Off),
-        (begun, mut in_place): (Instant, Option<InPlace>),
+        (switch, mut off): (Switch, HarvestSwitch),
+        (start, mut in_place): (Instant, Option<InPlace>),
     ) -> Self {
         let (sender, receiver) = mpsc::channel();
         let switched = sender.clone();
@@ -100,11 +100,11 @@ impl Follower {
             let mut guard = Guard::new(limits, yields);
             let mut observed = Observed::default();
             let mut changing = None;
-            let mut looks = 0_u32;
+            let mut polls = 0_u32;
             let mut idle_polls = IdlePolls::default();
             loop {
                 let awaits_first =
-                    observed.first_turn.is_none() && begun.elapsed() < FIRST_SLICE_WATCH;
+                    observed.first_turn.is_none() && start.elapsed() < FIRST_SLICE_WATCH;
                 let poll_interval = if others.is_watchful() || in_place.is_some() || awaits_first {
                     TRIAL_POLL_INTERVAL
                 } else if slots.are_followed() || others.balance.is_some() {
@@ -122,11 +122,11 @@ impl Follower {
                     if let Some(planning) = in_place.take() {
                         planning.give_up();
                     }
-                    observed.off = Some(off.take_away(&remote));
+                    observed.off = Some(off.switch_off(&remote));
                 }
                 if let Some(harvested) = remote.harvested() {
                     idle_polls.update(&harvested, &observed.harvested);
-                    observed.update(harvested, pid, begun);
+                    observed.update(harvested, pid, start);
                 }
                 if let Some(outcome) = in_place.as_mut().and_then(|it| it.poll(&remote)) {
                     in_place = None;
@@ -134,7 +134,7 @@ impl Follower {
                         Outcome::Adopted(adopted) => {
                             off.is_of(&adopted.choices.yields);
                             guard = Guard::new(limits, adopted.choices.yields.clone());
-                            Ok((adopted, begun.elapsed()))
+                            Ok((adopted, start.elapsed()))
                         }
                         Outcome::NoPlan(why) => Err(why),
                     });
@@ -151,16 +151,16 @@ impl Follower {
                     others.processes.poll();
                     continue;
                 }
-                looks += 1;
-                let decides = looks.is_multiple_of(POLLS_PER_DECISION);
-                let held = guard.as_ref().is_some_and(Guard::holds_back);
-                let beside = decides && slots.decide(&observed.harvested, held);
+                polls += 1;
+                let decides = polls.is_multiple_of(POLLS_PER_DECISION);
+                let holds_back = guard.as_ref().is_some_and(Guard::holds_back);
+                let binding_changed = decides && slots.decide(&observed.harvested, holds_back);
                 slots.poll(&remote, pid, &observed.harvested, &observed.own_thread_s);
                 others.poll(&remote, &mut observed);
                 if let Some(guard) = &mut guard
                     && decides
                 {
-                    if beside {
+                    if binding_changed {
                         guard.discard_so_far(&observed.harvested);
                     } else {
                         changing = guarded(guard, changing, &remote, &observed.harvested);
@@ -170,9 +170,9 @@ impl Follower {
                     remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
                 }
                 if let Some(control) = &mut span
-                    && let Some(turns) = control.decide(&observed.harvested)
+                    && let Some(limits) = control.decide(&observed.harvested)
                 {
-                    remote.set_turns(turns.span_ns, turns.skips);
+                    remote.set_turns(limits.span_ns, limits.skips);
                 }
                 if over {
                     observed.guard = guard.map(|guard| guard.report());
@@ -205,7 +205,7 @@ pub(super) struct OtherProcesses {
     processes: Processes,
     processors: usize,
     places: Vec<ScavengerPlacement>,
-    begun: Instant,
+    start: Instant,
 }
 
 impl OtherProcesses {
@@ -216,7 +216,7 @@ impl OtherProcesses {
             processes,
             processors,
             places: Vec::new(),
-            begun: Instant::now(),
+            start: Instant::now(),
         }
     }
 
@@ -231,7 +231,7 @@ impl OtherProcesses {
         };
         balance.set_processors(self.processors.saturating_sub(self.processes.running()));
         let places = balance.step(ProgressSample {
-            now: self.begun.elapsed(),
+            now: self.start.elapsed(),
             progress: &progress(&observed.harvested),
         });
         if places != self.places {
@@ -250,9 +250,9 @@ impl Observed {
         why.filter(|_| requested.prevented)
     }
 
-    fn update(&mut self, harvested: Harvested, pid: u32, begun: Instant) {
+    fn update(&mut self, harvested: Harvested, pid: u32, start: Instant) {
         if self.first_turn.is_none() && harvested.with.count + harvested.waits.count > 0 {
-            self.first_turn = Some(begun.elapsed());
+            self.first_turn = Some(start.elapsed());
         }
         self.own_thread_s.resize(harvested.scavengers.len(), 0.0);
         for (scavenger, seconds) in harvested.scavengers.iter().zip(&mut self.own_thread_s) {
@@ -276,9 +276,10 @@ struct IdlePolls(u32);
 impl IdlePolls {
     /// Compares the counters of a poll with those of the poll before.
     fn update(&mut self, harvested: &Harvested, before: &Harvested) {
-        let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
+        let slice_counts =
+            |it: &Harvested| [it.with, it.without, it.waits].map(|slices| slices.count);
         // While yields are removed, polls stay frequent, so that the guard installs them again in time.
-        let rests = turns(harvested) == turns(before)
+        let rests = slice_counts(harvested) == slice_counts(before)
             && harvested.requested == before.requested
             && harvested.withdrawn.is_empty();
         self.0 = if rests { self.0.saturating_add(1) } else { 0 };
@@ -363,14 +364,14 @@ fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
 mod tests {
     use membound_launch::{Requested, Turns};
 
-    use super::super::worth::planned;
+    use super::super::yield_ranking::planned;
     use super::*;
 
     #[test]
-    fn looks_come_seldom_where_nobody_has_a_turn_and_often_again_where_somebody_has() {
-        let ran = |turns: u64, spanning: u64| Harvested {
+    fn polls_become_rare_without_slices_and_frequent_with_them() {
+        let ran = |slices: u64, spanning: u64| Harvested {
             with: Turns {
-                count: turns,
+                count: slices,
                 cpu_ns: 0,
             },
             requested: Some(Requested {

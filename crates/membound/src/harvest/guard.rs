@@ -1,13 +1,13 @@
 //! Holds the command's slowdown and the 95th percentile of its request durations to their limits, by the
 //! share of the time in which scavengers are admitted; for the slowdown, yields are removed first
-//! ([`super::worth`]). Shares are of 1, durations in nanoseconds.
+//! ([`super::yield_ranking`]). Shares are of 1, durations in nanoseconds.
 
 use membound_launch::{Harvested, RequestDurations, YieldPlace};
 use membound_types::SlowdownGuard;
 
 use super::slowdown::Span;
 use super::times;
-use super::worth::{Change, Pace, PlannedYield, Yields};
+use super::yield_ranking::{Change, Pace, PlannedYield, Yields};
 
 /// Maximum share of the time in which scavengers are admitted: the rest shows how fast the command is without
 /// them.
@@ -206,7 +206,7 @@ impl SlowdownLimit {
         self.last = now;
         let pace = Pace {
             slower,
-            overhead: self.yields.overhead(span.turns_per_s_without()),
+            overhead: self.yields.overhead(span.slices_per_s_without()),
             max_admitted_share: MAX_LET_IN_SHARE,
         };
         let change = self.yields.judge(pace, self.most);
@@ -288,7 +288,7 @@ impl RequestsWithinLimit {
 pub(super) fn count_within(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
     (
         times::count(&now.times),
-        times::within(&now.times, bound_ns),
+        times::share_within(&now.times, bound_ns),
     )
 }
 
@@ -297,7 +297,7 @@ mod tests {
     use membound_launch::Requested;
 
     use super::*;
-    use crate::harvest::worth;
+    use crate::harvest::yield_ranking;
 
     #[test]
     fn the_guard_lets_in_less_while_it_is_too_slow_and_more_again() {
@@ -345,7 +345,7 @@ mod tests {
             max_slowdown: Some(0.1),
             slo_p95_ns: None,
         };
-        let of = |address, gain, hit_cost| worth::planned(address, gain, hit_cost, None);
+        let of = |address, gain, hit_cost| yield_ranking::planned(address, gain, hit_cost, None);
         let yields = vec![of(1, 0.0, 0.04), of(2, 0.3, 0.001)];
         let worst = yields[0].place.clone();
         let mut guard = Guard::new(limits, yields).unwrap();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn ninety_five_of_a_hundred_requests_are_held_to_their_bound() {
+    fn the_slo_limits_the_95th_percentile_of_requests() {
         let limits = Limits {
             max_slowdown: None,
             slo_p95_ns: Some(1e6),

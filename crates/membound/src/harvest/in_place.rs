@@ -1,6 +1,6 @@
 //! The plan of a command that has none, made and adopted while the command runs.
 //!
-//! The command is recorded while scavengers run beside it on their home threads. The run file is planned
+//! The command is recorded while scavengers run alongside it on their home threads. The run file is planned
 //! repeatedly as it grows, until the plan covers most of the stall so far. Then the recording ends, the
 //! yields are installed in the running text, and scavengers may have time slices. None of this stops the
 //! command.
@@ -26,7 +26,7 @@ const FIRST_ATTEMPT: Duration = Duration::from_millis(400);
 /// Minimum time from the end of one attempt to the start of the next.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// Wall time between two attempts per second of CPU time that the first of them took: attempts take at most a
-/// fifth of a processor. The wall time of an attempt does not tell its cost: beside a load, 3 ms of CPU time
+/// fifth of a processor. The wall time of an attempt does not show its cost: under a load, 3 ms of CPU time
 /// take some tenths of a second.
 const PAUSE_PER_ATTEMPT_CPU: u32 = 4;
 /// Time since the start of the command over the pause between two attempts: attempts become rarer.
@@ -53,7 +53,7 @@ pub(super) struct InPlace {
     live: Live,
     cut_off: CutOff,
     scavengers: usize,
-    begun: Instant,
+    start: Instant,
     next_attempt: Instant,
     stage: Stage,
 }
@@ -64,7 +64,7 @@ enum Stage {
     Recording,
     /// The run file is planned.
     Planning(Receiver<Attempt>),
-    /// The recording has been told to end.
+    /// The recording has been asked to end.
     Ending(Box<Ready>),
     /// Yields are being installed: the plan, the number of the exchange, and its start.
     Planting(Box<Ready>, u64, Instant),
@@ -121,7 +121,7 @@ impl InPlace {
         live: Live,
         scavengers: usize,
     ) -> std::io::Result<Self> {
-        let begun = Instant::now();
+        let start = Instant::now();
         Ok(Self {
             task,
             scratch: tempfile::tempdir()?,
@@ -129,8 +129,8 @@ impl InPlace {
             live,
             cut_off: CutOff::default(),
             scavengers,
-            begun,
-            next_attempt: begun + FIRST_ATTEMPT,
+            start,
+            next_attempt: start + FIRST_ATTEMPT,
             stage: Stage::Recording,
         })
     }
@@ -208,7 +208,7 @@ impl InPlace {
         let wanted = maker.duration;
         let is_known = cpu_s >= MIN_RECORDED_SHARE * wanted.as_secs_f64();
         let is_over =
-            cpu_s >= wanted.as_secs_f64() || self.begun.elapsed() >= wanted * MAX_DURATIONS;
+            cpu_s >= wanted.as_secs_f64() || self.start.elapsed() >= wanted * MAX_DURATIONS;
         match ready {
             Ok(ready) if is_enough(&ready) || is_over && (is_known || ready.has_yields()) => {
                 maker.keep(plan_request, &ready.followed.plan);
@@ -228,7 +228,7 @@ impl InPlace {
                 )))
             }
             Ok(_) | Err(_) => {
-                self.next_attempt = Instant::now() + pause(own_cpu, self.begun.elapsed());
+                self.next_attempt = Instant::now() + pause(own_cpu, self.start.elapsed());
                 self.stage = Stage::Recording;
                 None
             }
@@ -242,7 +242,7 @@ impl InPlace {
         remote.set_places(&vec![ScavengerPlacement::RunQueues; self.scavengers]);
     }
 
-    /// Makes a plan from what is recorded so far, in a thread beside the programs that run.
+    /// Makes a plan from what is recorded so far, in a thread alongside the programs that run.
     fn attempt(&self) -> Receiver<Attempt> {
         let (sender, receiver) = mpsc::channel();
         let (task, run) = (self.task.clone(), self.run_file());

@@ -50,7 +50,7 @@ const MAX_COST_SHARE_WITH_COPIES: f64 = 0.1;
 /// Whether it pays to profile one of the `copies` of a program that are still to run; `file_bytes` is the
 /// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
 /// time of all runs.
-pub(super) fn is_worth_profiling(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
+pub(super) fn pays_to_profile(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
     let cost_s = MIN_PROFILED_S
         + PROFILING_COST_SHARE * cpu_times.cpu_s
         + PROFILING_COST_PER_BYTE_S * file_bytes as f64;
@@ -190,7 +190,7 @@ impl Learning {
         matches!(self.state, State::Over)
     }
 
-    /// Makes the plan in a thread beside the programs that run.
+    /// Makes the plan in a thread alongside the programs that run.
     fn plan(&self) -> Receiver<Observation> {
         let (sender, receiver) = mpsc::channel();
         let (
@@ -280,18 +280,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_and_programs_that_ran_often_are_worth_profiling() {
+    fn copies_and_programs_that_ran_often_pay_to_profile() {
         let cpu_times = |cpu_s: f64, runs: f64| CpuTimes {
             cpu_s,
             sum_s: cpu_s * runs,
         };
         let small = 20 << 10;
-        assert!(is_worth_profiling(cpu_times(4.0, 1.0), small, 2));
-        assert!(is_worth_profiling(cpu_times(0.5, 1.0), small, 7));
-        assert!(is_worth_profiling(cpu_times(4.0, 5.0), small, 1));
-        assert!(is_worth_profiling(cpu_times(60.0, 2.0), small, 1));
+        assert!(pays_to_profile(cpu_times(4.0, 1.0), small, 2));
+        assert!(pays_to_profile(cpu_times(0.5, 1.0), small, 7));
+        assert!(pays_to_profile(cpu_times(4.0, 5.0), small, 1));
+        assert!(pays_to_profile(cpu_times(60.0, 2.0), small, 1));
         let large = 8 << 20;
-        assert!(is_worth_profiling(cpu_times(4.0, 12.0), large, 1));
+        assert!(pays_to_profile(cpu_times(4.0, 12.0), large, 1));
         for (cpu_times, bytes, copies) in [
             (cpu_times(4.0, 1.0), small, 1),
             (cpu_times(0.1, 100.0), small, 100),
@@ -300,14 +300,14 @@ mod tests {
             (cpu_times(40.0, 9.0), small, 0),
         ] {
             assert!(
-                !is_worth_profiling(cpu_times, bytes, copies),
+                !pays_to_profile(cpu_times, bytes, copies),
                 "{cpu_times:?} {bytes} {copies}"
             );
         }
     }
 
     #[test]
-    fn who_starts_others_is_seen() {
+    fn programs_that_start_others_are_recognised() {
         let start = |script: &str| {
             let mut shell = Command::new("/bin/sh");
             let shell = shell.args(["-c", script]).stdin(Stdio::piped());

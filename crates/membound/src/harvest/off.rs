@@ -12,7 +12,7 @@ use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::args::RunArgs;
-use super::worth::PlannedYield;
+use super::yield_ranking::PlannedYield;
 
 /// How long to wait for a command that does not complete the removal of its yields.
 const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,12 +31,12 @@ impl Switch {
         Signals::new([SIGUSR2]).map(Self)
     }
 
-    /// Starts a thread that calls `tell` at each signal, until [`Listening::end`].
-    pub(super) fn begin(mut self, tell: impl Fn() + Send + 'static) -> Listening {
+    /// Starts a thread that calls `notify` at each signal, until [`Listening::end`].
+    pub(super) fn begin(mut self, notify: impl Fn() + Send + 'static) -> Listening {
         let handle = self.0.handle();
         let thread = std::thread::spawn(move || {
             for _ in self.0.forever() {
-                tell();
+                notify();
             }
         });
         Listening { handle, thread }
@@ -59,14 +59,14 @@ impl Listening {
 
 /// What switching off does to this harvest.
 #[derive(Debug)]
-pub(super) struct Off {
+pub(super) struct HarvestSwitch {
     yields: Vec<YieldPlace>,
     scavengers: usize,
     place: ScavengerPlacement,
-    begun: Instant,
+    started: Instant,
 }
 
-impl Off {
+impl HarvestSwitch {
     pub(super) fn new(args: &RunArgs, yields: &[PlannedYield], scavengers: usize) -> Self {
         Self {
             yields: yields.iter().map(|planned| planned.place.clone()).collect(),
@@ -75,7 +75,7 @@ impl Off {
                 true => ScavengerPlacement::Own,
                 false => ScavengerPlacement::Held,
             },
-            begun: Instant::now(),
+            started: Instant::now(),
         }
     }
 
@@ -85,28 +85,28 @@ impl Off {
     }
 
     /// Removes the yields and moves the scavengers; returns a note for the report.
-    pub(super) fn take_away(&self, remote: &Remote) -> String {
-        let begun = Instant::now();
+    pub(super) fn switch_off(&self, remote: &Remote) -> String {
+        let started = Instant::now();
         remote.set_admitted_share(0.0);
         remote.set_places(&vec![self.place; self.scavengers]);
-        let after_s = (begun - self.begun).as_secs_f64();
-        let told = match self.place {
+        let after_s = (started - self.started).as_secs_f64();
+        let message = match self.place {
             ScavengerPlacement::Held => "scavengers waited from then on",
             _ => "scavengers went on, each on its own thread",
         };
-        let told = format!("harvest: it was switched off after {after_s:.1} s: {told}");
+        let message = format!("harvest: it was switched off after {after_s:.1} s: {message}");
         if self.yields.is_empty() {
-            return told;
+            return message;
         }
         let exchange = remote.withdraw(self.yields.clone());
-        while !remote.settled(exchange) && begun.elapsed() < TEXT_CHANGE_TIMEOUT {
+        while !remote.settled(exchange) && started.elapsed() < TEXT_CHANGE_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
         let harvested = remote.harvested();
         let out = harvested.map_or(0, |harvested| harvested.withdrawn.len());
-        let (all, ms) = (self.yields.len(), begun.elapsed().as_millis());
+        let (all, ms) = (self.yields.len(), started.elapsed().as_millis());
         format!(
-            "{told}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
+            "{message}, and {out} of the command's {all} yields were removed from its code {ms} ms later"
         )
     }
 }

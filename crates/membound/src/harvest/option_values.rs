@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_by_sockets_or_functions() {
+    fn requests_are_given_as_sockets_or_functions() {
         assert_eq!(requests("sockets"), Ok(RequestsBy::Sockets));
         assert_eq!(
             requests("_ZN5serveEv"),

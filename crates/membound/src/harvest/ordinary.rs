@@ -24,7 +24,7 @@ const PLANNING_POLL_INTERVAL_NS: i64 = 2_000_000;
 const MAX_POLL_INTERVAL_NS: i64 = 20_000_000;
 /// Time between two checks whether a process starts others.
 const CHILD_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Niceness of a process beside a command: the lowest priority.
+/// Niceness of a process alongside a command: the lowest priority.
 const LOWEST_PRIORITY_NICENESS: i32 = 19;
 
 /// A scavenger without time slices.
@@ -90,7 +90,7 @@ pub(super) struct Processes {
     most: usize,
     idle: IdleProcessors,
     beside_command: bool,
-    begun: Instant,
+    start: Instant,
     /// Results since the last call of [`Self::take_learned`].
     learned: Vec<ObservationResult>,
 }
@@ -102,7 +102,7 @@ impl Processes {
     }
 
     /// Starts all processes at once, with the lowest priority, so that a command is not slowed down.
-    pub(super) fn start_beside_command(all: Vec<Ordinary>) -> Self {
+    pub(super) fn start_with_command(all: Vec<Ordinary>) -> Self {
         Self::begin(all, usize::MAX, usize::MAX, true)
     }
 
@@ -114,7 +114,7 @@ impl Processes {
             most,
             idle: IdleProcessors::below(Root::system()),
             beside_command,
-            begun: Instant::now(),
+            start: Instant::now(),
             learned: Vec::new(),
         };
         processes.poll();
@@ -208,7 +208,7 @@ impl Processes {
             self.wait();
         }
         // A plan that is nearly made is worth a short wait; others are made in a later run.
-        let until = Instant::now() + learning::planning_time(self.begun.elapsed());
+        let until = Instant::now() + learning::planning_time(self.start.elapsed());
         while finish && self.is_planning() && Instant::now() < until {
             self.wait();
             self.poll();
@@ -481,11 +481,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_finish_is_ended_and_who_is_not_there_is_refused() {
+    fn unfinished_processes_are_ended_and_missing_programs_are_refused() {
         let mut absent = ordinary(&["sh"], None);
         absent.scavenger.path = "/nowhere/at/all".into();
         let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];
-        let ended = Processes::start_beside_command(all).end(false, 9);
+        let ended = Processes::start_with_command(all).end(false, 9);
         let states: Vec<_> = ended.iter().map(|it| it.state).collect();
         assert_eq!(
             states,

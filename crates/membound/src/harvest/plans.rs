@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::plan::Files;
 use crate::{documents, output};
 
-/// How long a profiler may take to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was asked to end.
 const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason in the report: a program that starts others has no time slices.
@@ -161,7 +161,7 @@ impl PlanMaker {
             is_for(&known.plan, &plan_request.code).unwrap_or(false) && holds(&known.plan)
         };
         if let Some(known) = read(&kept).ok().filter(is_still_of) {
-            return CacheEntry::Plan(Box::new(made(known.plan)));
+            return CacheEntry::Plan(Box::new(from_own_plan(known.plan)));
         }
         let text = |extension| std::fs::read_to_string(kept.with_extension(extension)).ok();
         if let Some(why) = text(REFUSED) {
@@ -203,7 +203,7 @@ impl PlanMaker {
         let options = self.options(plan_request.role);
         let plan = membound_harvest::plan(run, self.machine.as_ref(), &Files, None, options)
             .with_context(|| format!("{} cannot be planned", plan_request.path.display()))?;
-        Ok(made(plan))
+        Ok(from_own_plan(plan))
     }
 
     /// Keeps a plan for later runs. Errors are ignored: the plan is then made again.
@@ -295,7 +295,7 @@ impl PlanMaker {
 }
 
 /// A plan that this program made, now or earlier.
-fn made(plan: HarvestPlan) -> PlanWithOrigin {
+fn from_own_plan(plan: HarvestPlan) -> PlanWithOrigin {
     PlanWithOrigin {
         from: FollowedPlan {
             role: plan.role,
@@ -309,8 +309,8 @@ fn made(plan: HarvestPlan) -> PlanWithOrigin {
 }
 
 fn await_end(child: &mut Child, limit: Duration) -> io::Result<bool> {
-    let begun = Instant::now();
-    while begun.elapsed() < limit {
+    let start = Instant::now();
+    while start.elapsed() < limit {
         if child.try_wait()?.is_some() {
             return Ok(true);
         }
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_and_wishes_tell_plans_apart() {
+    fn plans_are_distinguished_by_arguments_and_options() {
         let path = Path::new("/proc/self/exe");
         let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let options = Options::new(HarvestRole::Primary);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_said_in_one_line() {
+    fn a_file_that_is_no_plan_is_a_one_line_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("plan.json");
         std::fs::write(&path, r#"{"schema_version":1,"kind":"machine"}"#).unwrap();

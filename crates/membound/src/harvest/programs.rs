@@ -22,7 +22,7 @@ pub(super) struct Program {
     pub(super) words: Vec<OsString>,
     /// Number of the scavenger, from 1; 0: no scavenger.
     pub(super) number: usize,
-    /// Why it cannot run in another program's process, where its file tells; it then runs as an ordinary
+    /// Why it cannot run in another program's process, where its file shows it; it then runs as an ordinary
     /// process.
     pub(super) no_scavenger: Option<String>,
 }
@@ -116,7 +116,7 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| error.to_string())
 }
 
-/// Why a program cannot run in another program's process, as far as its file tells: then it runs as an
+/// Why a program cannot run in another program's process, as far as its file shows: then it runs as an
 /// ordinary process, and the kernel refuses it if it is no program for this machine. A file that no kernel
 /// executes is an error.
 fn why_no_scavenger(path: &Path) -> Result<Option<String>, String> {

@@ -33,7 +33,7 @@ impl RequestReport {
             let reason = requested
                 .refused
                 .clone()
-                .unwrap_or_else(|| unseen(by, requested));
+                .unwrap_or_else(|| why_none_observed(by, requested));
             report.lacks("primary.latency", &reason, None);
             return report;
         }
@@ -100,7 +100,7 @@ impl RequestReport {
 }
 
 /// Why no request was observed although nothing prevented it.
-fn unseen(by: &RequestsBy, requested: &Requested) -> String {
+fn why_none_observed(by: &RequestsBy, requested: &Requested) -> String {
     match by {
         RequestsBy::Sockets if requested.high > 0 => {
             "sockets were used only with descriptors whose numbers are too high".to_owned()
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_has_its_reason() {
+    fn missing_latency_has_a_reason() {
         let reason = |by: Option<RequestsBy>, requested: Requested| {
             let report = RequestReport::of(by.as_ref(), Some(&requested));
             assert_eq!(fields(&report), ["primary.latency"]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_figure_is_noted() {
+    fn requests_outside_the_figures_are_noted() {
         let requested = Requested {
             with: durations(),
             without: durations(),

@@ -4,7 +4,7 @@ use membound_types::{HarvestPlan, YieldKind};
 
 /// Minimum share of its time that a scavenger must leave to others for time slices without a bound to pay.
 const MIN_GAIN_SHARE: f64 = 0.1;
-/// Maximum mean time between two miss yields of a scavenger, in nanoseconds, beside a command where no bound
+/// Maximum mean time between two miss yields of a scavenger, in nanoseconds, alongside a command where no bound
 /// was requested: the command waits that long.
 const MAX_INTER_YIELD_NS: f64 = 1000.0;
 
@@ -49,22 +49,22 @@ pub(super) struct RunQueueLayout {
     pub(super) per_thread: u32,
 }
 
-/// Distributes `turns` scavengers with time slices and `ordinary` others. Where each can have a processor of
+/// Distributes `harvested` scavengers with time slices and `ordinary` others. Where each can have a processor of
 /// its own, the kernel's scheduler does better; a run queue holds at least two.
-pub(super) fn run_queue_layout(turns: u32, ordinary: u32, processors: u32) -> RunQueueLayout {
+pub(super) fn run_queue_layout(harvested: u32, ordinary: u32, processors: u32) -> RunQueueLayout {
     let processors = processors.max(1);
-    if turns < 2 || turns + ordinary <= processors {
+    if harvested < 2 || harvested + ordinary <= processors {
         return RunQueueLayout {
             threads: 0,
             per_thread: 0,
         };
     }
-    let threads = processors.min(turns / 2).max(1);
+    let threads = processors.min(harvested / 2).max(1);
     // A processor with neither a run queue nor an ordinary process runs one scavenger on its own.
     let shared = if ordinary == 0 { processors } else { threads };
     RunQueueLayout {
         threads,
-        per_thread: turns.div_ceil(shared).max(2),
+        per_thread: harvested.div_ceil(shared).max(2),
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_for_those_who_wait_often() {
+    fn slices_go_to_programs_that_yield_often() {
         assert_eq!(why_without_slices(&plan(0.5, 5e6, None), true), None);
         let computes = why_without_slices(&plan(0.02, 5e6, None), false).unwrap();
         assert!(computes.contains("2 % of its time"), "{computes}");
@@ -103,9 +103,9 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_for_those_who_would_share_a_processor() {
-        let of = |turns, ordinary, processors| {
-            let layout = run_queue_layout(turns, ordinary, processors);
+    fn interleaving_is_for_scavengers_that_would_share_a_processor() {
+        let of = |harvested, ordinary, processors| {
+            let layout = run_queue_layout(harvested, ordinary, processors);
             (layout.threads, layout.per_thread)
         };
         assert_eq!(of(8, 0, 1), (1, 8));

@@ -102,7 +102,7 @@ fn conclude(
     let Outputs { mut json, mut html } = outputs;
     if !args.quiet && !json.as_ref().is_some_and(Target::is_stdout) {
         let style = output::error_style();
-        output::tell(&membound_report::text::harvest_run(document, style));
+        output::write_stderr(&membound_report::text::harvest_run(document, style));
     }
     let mut failed = None;
     if let Some(target) = &mut json {
@@ -129,8 +129,8 @@ fn contradiction(args: &RunArgs) -> Option<String> {
         return Some("--slo-p95 needs --requests, which says what a request is".to_owned());
     }
     if args.requests.is_some() && args.no_primary {
-        let told = "--requests describes the command, and --no-primary has no command";
-        return Some(told.to_owned());
+        let message = "--requests describes the command, and --no-primary has no command";
+        return Some(message.to_owned());
     }
     slots::complaint(args)
 }

@@ -1,4 +1,4 @@
-//! Which processor time scavengers get beside the command's stalls: SMT siblings of its cores while its
+//! Which processor time scavengers get in addition to the command's stalls: SMT siblings of its cores while its
 //! bounds are kept, or other cores through the kernel's scheduler.
 
 use membound_launch::{Harvested, Remote};
@@ -6,11 +6,11 @@ use membound_platform::{Root, affinity};
 use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 
 use super::args::RunArgs;
-use super::beside::{SiblingBinding, Use};
 use super::guard::Limits;
+use super::sibling_binding::{SiblingBinding, SiblingUse};
 use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
-/// The source of processor time beside stalls, chosen once for the run.
+/// The source of processor time in addition to stalls, chosen once for the run.
 #[derive(Debug)]
 pub(super) enum Slots {
     /// No other hardware thread is managed, for the reason given.
@@ -53,18 +53,18 @@ impl Slots {
         // The slowdown is measured by time slices, so one scavenger has to stay in stalls.
         let in_stalls = usize::from(args.max_slowdown.is_some());
         let most = scavengers.saturating_sub(in_stalls);
-        let beside = SiblingBinding::new(cores, cpu.allowed.clone(), most);
+        let binding = SiblingBinding::new(cores, cpu.allowed.clone(), most);
         match args.smt {
             SmtPolicy::Off => Self::Kernel(
-                beside,
+                binding,
                 "the other hardware threads of the command's cores are left alone (--smt off)",
             ),
             SmtPolicy::Auto | SmtPolicy::On if most == 0 => Self::Kernel(
-                beside,
+                binding,
                 "--max-slowdown is held by the turns of scavengers in stalls, and there is only one \
                  scavenger",
             ),
-            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(beside, SiblingControl::new(limits)),
+            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(binding, SiblingControl::new(limits)),
         }
     }
 
@@ -75,23 +75,23 @@ impl Slots {
 
     /// Finds where the command, process `pid`, runs, and binds scavengers; see [`SiblingBinding::poll`].
     pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
-        let (beside, to) = match self {
+        let (binding, to) = match self {
             Self::Stalls(_) => return,
-            Self::Kernel(beside, _) => (beside, Use::KeepFree),
-            Self::Smt(beside, control) if control.is_on() => (beside, Use::Give),
-            Self::Smt(beside, _) => (beside, Use::KeepFree),
+            Self::Kernel(binding, _) => (binding, SiblingUse::KeepFree),
+            Self::Smt(binding, control) if control.is_on() => (binding, SiblingUse::Give),
+            Self::Smt(binding, _) => (binding, SiblingUse::KeepFree),
         };
-        beside.poll(remote, pid, harvested, own_s, to);
+        binding.poll(remote, pid, harvested, own_s, to);
     }
 
     /// Decides from the counters. Returns whether scavengers were on SMT siblings meanwhile: such counters do
     /// not show how fast the command is without them, so no other decision may be based on them.
     pub(super) fn decide(&mut self, harvested: &Harvested, holds_back: bool) -> bool {
-        let Self::Smt(beside, control) = self else {
+        let Self::Smt(binding, control) = self else {
             return false;
         };
         let state = HarvestState {
-            uses_siblings: beside.is_given(),
+            uses_siblings: binding.is_given(),
             holds_back,
         };
         control.decide(harvested, state);
@@ -103,7 +103,7 @@ impl Slots {
         let (mode, why) = match self {
             Self::Stalls(why) => (SlotMode::Stalls, *why),
             Self::Kernel(_, why) => (SlotMode::Kernel, *why),
-            Self::Smt(beside, control) => match control.exceeded() {
+            Self::Smt(binding, control) => match control.exceeded() {
                 Some(ExceededBound::Requests) => (
                     SlotMode::Kernel,
                     "with scavengers beside the command more than 5 in 100 requests took longer than \
@@ -113,7 +113,7 @@ impl Slots {
                     SlotMode::Kernel,
                     "with scavengers beside the command it was slower than allowed (--max-slowdown)",
                 ),
-                None if beside.given().cpus.is_empty() => (
+                None if binding.given().cpus.is_empty() => (
                     SlotMode::Kernel,
                     "no hardware thread beside the command's was free while a scavenger lived",
                 ),
@@ -129,7 +129,7 @@ impl Slots {
         };
         let given = match self {
             Self::Stalls(_) => None,
-            Self::Kernel(beside, _) | Self::Smt(beside, _) => Some(beside.given()),
+            Self::Kernel(binding, _) | Self::Smt(binding, _) => Some(binding.given()),
         };
         let given = given.cloned().unwrap_or_default();
         HarvestSlots {
@@ -151,7 +151,7 @@ fn cores(args: &RunArgs, cpu: &Cpu) -> Vec<Vec<CpuId>> {
     let known = if args.siblings.is_empty() {
         cpu.smt_siblings.clone()
     } else {
-        given(args)
+        sibling_lists(args)
     };
     let allowed = |core: Vec<CpuId>| -> Vec<CpuId> {
         let may_be_used = |it: &CpuId| cpu.allowed.contains(it);
@@ -162,21 +162,21 @@ fn cores(args: &RunArgs, cpu: &Cpu) -> Vec<Vec<CpuId>> {
 }
 
 /// The lists of `--siblings`.
-pub(super) fn given(args: &RunArgs) -> Vec<Vec<CpuId>> {
+pub(super) fn sibling_lists(args: &RunArgs) -> Vec<Vec<CpuId>> {
     args.siblings.iter().map(|core| core.0.clone()).collect()
 }
 
 /// What is wrong with the lists of `--siblings`, or `None`.
 pub(super) fn complaint(args: &RunArgs) -> Option<String> {
-    let mut seen = Vec::new();
-    for cpu in given(args).into_iter().flatten() {
+    let mut named = Vec::new();
+    for cpu in sibling_lists(args).into_iter().flatten() {
         if let Err(error) = affinity::check(&Root::system(), cpu) {
             return Some(format!("--siblings: {error}"));
         }
-        if seen.contains(&cpu) {
+        if named.contains(&cpu) {
             return Some(format!("--siblings: cpu {cpu} is named twice"));
         }
-        seen.push(cpu);
+        named.push(cpu);
     }
     None
 }

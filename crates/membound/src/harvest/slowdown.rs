@@ -26,9 +26,9 @@ pub(super) struct Spans {
     /// Binary logarithm of the number of polls in a full span.
     doublings: u32,
     /// Polls in the last span.
-    looks: u32,
+    polls: u32,
     /// Counters since the run began, at the last poll.
-    seen: Span,
+    last_counts: Span,
 }
 
 /// A slowdown and its 95 % interval.
@@ -74,7 +74,7 @@ impl Span {
     }
 
     /// Time slices per second of CPU time without scavengers; 0 if there were none.
-    pub(super) fn turns_per_s_without(self) -> f64 {
+    pub(super) fn slices_per_s_without(self) -> f64 {
         self.without.count as f64 / (self.without.cpu_ns.max(1) as f64 * 1e-9)
     }
 
@@ -104,13 +104,13 @@ impl Spans {
     /// Takes a poll; `harvested` holds the counters since the run began.
     pub(super) fn update(&mut self, harvested: &Harvested) {
         let now = Span::so_far(harvested);
-        let span = now.since(self.seen);
-        self.seen = now;
+        let span = now.since(self.last_counts);
+        self.last_counts = now;
         if span == Span::default() {
             return;
         }
         match self.spans.last_mut() {
-            Some(last) if self.looks < 1 << self.doublings => *last = last.and(span),
+            Some(last) if self.polls < 1 << self.doublings => *last = last.and(span),
             _ => {
                 if self.spans.len() == MAX_SPANS {
                     self.spans = self
@@ -121,10 +121,10 @@ impl Spans {
                     self.doublings += 1;
                 }
                 self.spans.push(span);
-                self.looks = 0;
+                self.polls = 0;
             }
         }
-        self.looks += 1;
+        self.polls += 1;
     }
 
     /// The slowdown over the whole run; `None` if it had too few time slices.
@@ -144,9 +144,9 @@ impl Spans {
 fn estimate(spans: &[Span]) -> Option<Slowdown> {
     let all = spans.iter().copied().fold(Span::default(), Span::and);
     let share = all.slowdown()?;
-    let holding = |turns: fn(&Span) -> Turns| {
-        let held = spans.iter().filter(|span| turns(span).count > 0);
-        held.count()
+    let holding = |slices: fn(&Span) -> Turns| {
+        let with_slices = spans.iter().filter(|span| slices(span).count > 0);
+        with_slices.count()
     };
     let freedom = holding(|span| span.with)
         .min(holding(|span| span.without))
@@ -176,10 +176,10 @@ mod tests {
     use super::*;
 
     /// A span with equally many slices of both kinds, which take these times each.
-    fn span(turns: u64, with_ns: u64, without_ns: u64) -> Span {
+    fn span(slices: u64, with_ns: u64, without_ns: u64) -> Span {
         let of = |each_ns| Turns {
-            count: turns,
-            cpu_ns: turns * each_ns,
+            count: slices,
+            cpu_ns: slices * each_ns,
         };
         Span {
             with: of(with_ns),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn check(spans: &[Span], share: f64, interval: Option<(f64, f64)>) {
-        let found = estimate(spans).expect("there are turns enough");
+        let found = estimate(spans).expect("there are enough slices");
         assert!((found.share - share).abs() < 1e-9, "{found:?}");
         match (found.interval, interval) {
             (Some((low, high)), Some(wanted)) => {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowdown_is_the_excess_of_time_a_turn() {
+    fn slowdown_is_excess_time_per_slice() {
         check(&[span(5000, 120, 100)], 0.2, None);
         assert_eq!(estimate(&[span(999, 120, 100)]), None);
         assert_eq!(estimate(&[]), None);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slows_down_both_kinds_of_turn_is_no_noise() {
+    fn a_change_common_to_both_kinds_of_slice_is_not_noise() {
         let spans = [1, 10, 3, 7].map(|pace| span(1000, 110 * pace, 100 * pace));
         check(&spans, 0.1, Some((0.1, 0.1)));
     }
@@ -236,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_differences_and_long_runs_have_longer_spans() {
+    fn polls_are_differences_and_long_runs_have_longer_spans() {
         let mut spans = Spans::default();
         let mut so_far = Harvested::default();
         for look in 0..1000_u64 {
-            let seen = span(10, 110 + look % 2 * 20, 100);
-            so_far.with = sum(so_far.with, seen.with);
-            so_far.without = sum(so_far.without, seen.without);
+            let added = span(10, 110 + look % 2 * 20, 100);
+            so_far.with = sum(so_far.with, added.with);
+            so_far.without = sum(so_far.without, added.without);
             spans.update(&so_far);
             // A poll with unchanged counters is ignored.
             spans.update(&so_far);
@@ -251,7 +251,7 @@ mod tests {
         let all = spans.spans.iter().copied().fold(Span::default(), Span::and);
         assert_eq!(all, Span::so_far(&so_far));
         assert!(spans.spans.iter().all(|it| *it == spans.spans[0]));
-        let found = spans.slowdown().expect("there are turns enough");
+        let found = spans.slowdown().expect("there are enough slices");
         assert!((found.share - 0.2).abs() < 1e-9, "{found:?}");
         let (low, high) = found.interval.expect("there are spans enough");
         assert!(high - low < 1e-9, "{found:?}");

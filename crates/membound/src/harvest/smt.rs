@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasted_is_not_held_against_it() {
+    fn a_long_success_resets_the_back_off() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..3 {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_come_back_while_something_is_held_back() {
+    fn it_stays_off_while_scavengers_are_held_back() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         assert_eq!(until_it_changes(&mut control, &mut so_far, 500), Some(1));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_to_blame_who_is_not_there() {
+    fn siblings_without_scavengers_are_not_blamed() {
         let mut control = SiblingControl::new(REQUESTS);
         let mut so_far = Harvested::default();
         for _ in 0..10 {
@@ -319,18 +319,18 @@ mod tests {
             slo_p95_ns: None,
         });
         let mut so_far = Harvested::default();
-        let mut turns = |each_ns: u64, control: &mut SiblingControl| {
-            let add = |turns: &mut Turns, ns: u64| {
-                turns.count += 10_000;
-                turns.cpu_ns += 10_000 * ns;
+        let mut add_slices = |each_ns: u64, control: &mut SiblingControl| {
+            let add = |slices: &mut Turns, ns: u64| {
+                slices.count += 10_000;
+                slices.cpu_ns += 10_000 * ns;
             };
             add(&mut so_far.with, each_ns);
             add(&mut so_far.without, 100);
             control.decide(&so_far, BESIDE);
             control.is_on()
         };
-        assert!([130, 130, 105, 130, 130].map(|ns| turns(ns, &mut control)) == [true; 5]);
-        assert!(!turns(130, &mut control));
+        assert!([130, 130, 105, 130, 130].map(|ns| add_slices(ns, &mut control)) == [true; 5]);
+        assert!(!add_slices(130, &mut control));
         assert_eq!(control.exceeded(), Some(ExceededBound::Slowdown));
     }
 }

@@ -36,8 +36,8 @@ const DECISIONS_PER_PROBE: u32 = 12;
 /// Decisions for which no longer span is tried after a span that was too long.
 const DECISIONS_BEFORE_LENGTHENING: u32 = 8;
 /// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
-const MIN_TIMED_TURNS: u64 = 200;
-const SUFFICIENT_TIMED_TURNS: u64 = 4000;
+const MIN_TIMED_SLICES: u64 = 200;
+const SUFFICIENT_TIMED_SLICES: u64 = 4000;
 /// Polls after which a decision is made with the slices that there are.
 const MAX_POLLS_PER_DECISION: u32 = 32;
 /// Standard errors by which a share must differ from its target to count as different.
@@ -97,7 +97,7 @@ pub(super) struct SpanControl {
     /// Slices up to the last decision.
     last: SliceCounts,
     /// Polls since the last decision.
-    looks: u32,
+    polls: u32,
 }
 
 /// Numbers of time slices that were timed and that were short enough.
@@ -135,7 +135,7 @@ impl SpanControl {
             kept_ns: max_ns / 4.0,
             patience: 0,
             last: SliceCounts::default(),
-            looks: 0,
+            polls: 0,
         }
     }
 
@@ -148,24 +148,24 @@ impl SpanControl {
     pub(super) fn decide(&mut self, now: &Harvested) -> Option<SliceLimits> {
         let so_far = SliceCounts {
             timed: times::count(&now.times),
-            kept: times::within(&now.times, self.bound_ns),
-            hidden: times::within(&now.times, self.hidden_ns),
+            kept: times::share_within(&now.times, self.bound_ns),
+            hidden: times::share_within(&now.times, self.hidden_ns),
         };
-        let turns = so_far.timed.saturating_sub(self.last.timed);
-        if turns < MIN_TIMED_TURNS {
+        let slices = so_far.timed.saturating_sub(self.last.timed);
+        if slices < MIN_TIMED_SLICES {
             return None;
         }
-        let share = (so_far.kept - self.last.kept) / turns as f64;
-        let long = 1.0 - (so_far.hidden - self.last.hidden) / turns as f64;
-        self.looks += 1;
-        if turns < SUFFICIENT_TIMED_TURNS
-            && self.looks < MAX_POLLS_PER_DECISION
-            && self.may_be_chance(share, turns)
+        let share = (so_far.kept - self.last.kept) / slices as f64;
+        let long = 1.0 - (so_far.hidden - self.last.hidden) / slices as f64;
+        self.polls += 1;
+        if slices < SUFFICIENT_TIMED_SLICES
+            && self.polls < MAX_POLLS_PER_DECISION
+            && self.may_be_chance(share, slices)
         {
             return None;
         }
         self.last = so_far;
-        self.looks = 0;
+        self.polls = 0;
         let was = self.present();
         if self.probing {
             let best_share = self
@@ -194,7 +194,7 @@ impl SpanControl {
     fn skip(&mut self, share: f64) -> bool {
         let is_kept = share >= TARGET_SHARE_WITHIN_BOUND;
         match self.trial.take() {
-            Some(Trial::More(before)) if share < before + least_worth(before) => {
+            Some(Trial::More(before)) if share < before + min_gain_of_skip(before) => {
                 return self.skip_as_before(self.skips - 1, before);
             }
             Some(Trial::Fewer(before)) if !is_kept => {
@@ -230,12 +230,12 @@ impl SpanControl {
     }
 
     /// Whether as many slices again could move the share to the other side of its target by chance.
-    fn may_be_chance(&self, share: f64, turns: u64) -> bool {
-        let turns = turns as f64;
+    fn may_be_chance(&self, share: f64, slices: u64) -> bool {
+        let slices = slices as f64;
         // As if one slice more kept to the bound and one more did not: otherwise shares of 0 and 1 would have
         // no error.
-        let mended = (share * turns + 1.0) / (turns + 2.0);
-        let error = (mended * (1.0 - mended) / turns).sqrt();
+        let mended = (share * slices + 1.0) / (slices + 2.0);
+        let error = (mended * (1.0 - mended) / slices).sqrt();
         // The share of the shortest slices is the reference for longer spans, so it is measured to within
         // `SHARE_NOISE`.
         let away = if self.probing {
@@ -299,7 +299,7 @@ impl SpanControl {
 }
 
 /// By how much one more skip must raise the share that keeps to the bound.
-fn least_worth(share: f64) -> f64 {
+fn min_gain_of_skip(share: f64) -> f64 {
     ((TARGET_SHARE_WITHIN_BOUND - share) * MIN_GAIN_OF_SKIP).max(MIN_GAIN_OF_SKIP_IN_ALL)
 }
 
@@ -320,11 +320,11 @@ mod tests {
     fn skipping(
         control: &mut SpanControl,
         so_far: &mut Harvested,
-        looks: u32,
+        polls: u32,
         late: impl Fn(u32) -> u64,
     ) -> Vec<u32> {
         let mut skips = Vec::new();
-        for _ in 0..looks {
+        for _ in 0..polls {
             let late = 10 * late(control.skips);
             times::add(&mut so_far.times, 60, 10_000 - late);
             times::add(&mut so_far.times, 400, late);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_skipped_where_a_miss_of_their_own_makes_them_late() {
+    fn slices_are_skipped_if_the_scavengers_own_misses_make_them_late() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
         let mut so_far = Harvested::default();
         let late = |skips| [130, 30, 4, 4][skips as usize];
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn no_turns_are_skipped_where_that_is_for_nothing() {
+    fn no_slices_are_skipped_without_a_benefit() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
         let mut so_far = Harvested::default();
         let skips = skipping(&mut control, &mut so_far, 2000, |_| 20);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_to_keep_to_their_bound_and_use_it() {
+    fn slices_converge_to_their_bound() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_to_last_as_long_as_what_they_hide() {
+    fn slices_converge_to_the_latency_they_hide() {
         // Slices of 20 ns and three times the span, of which four in ten are half as long.
         for (began_ns, hidden_ns) in [(180.0, 150.0), (20.0, 150.0)] {
             let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
@@ -406,8 +406,8 @@ mod tests {
     }
 
     #[test]
-    fn few_turns_that_miss_by_chance_do_not_shorten_it() {
-        // Two in a hundred are late whatever the span is; among each 250 that are timed up to nine are late.
+    fn a_few_late_slices_do_not_shorten_the_span() {
+        // Two in a hundred are late regardless of the span; among each 250 that are timed up to nine are late.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
@@ -454,11 +454,11 @@ mod tests {
     }
 
     #[test]
-    fn turns_that_are_too_long_at_best_do_not_end_the_others() {
+    fn unavoidably_long_slices_do_not_shorten_the_others() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;
-        // One in twenty is cold, and lasts longer than the bound whatever the span is.
+        // One in twenty is cold, and lasts longer than the bound regardless of the span.
         for _ in 0..60 {
             let ns = (60.0 + 0.5 * wanted.span_ns) as u64;
             for (from, count) in [(ns, 950), (400, 50)] {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_single_segment_is_too_long_turns_end_at_once() {
+    fn slices_end_at_the_first_yield_if_one_segment_exceeds_the_bound() {
         let mut control = SpanControl::new(50.0, 50.0, 25.0);
         let mut so_far = Harvested::default();
         let mut wanted = SliceLimits::FIRST;

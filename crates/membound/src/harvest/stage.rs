@@ -30,7 +30,7 @@ use super::follow::{Follower, Observed, OtherProcesses};
 use super::guard;
 use super::in_place::{Adopted, InPlace};
 use super::learning::{self, Learning, Observation, ObservationTask, file_bytes};
-use super::off::{Off, Switch};
+use super::off::{HarvestSwitch, Switch};
 use super::ordinary::Processes;
 use super::plans::{PlanMaker, PlanWithOrigin};
 use super::programs::{Program, texts};
@@ -44,13 +44,13 @@ use crate::{launching, output};
 
 /// How long the command waits for its scavengers to reach their first yield before it begins.
 const FIRST_YIELD_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two polls of the ordinary processes beside a command that is profiled.
+/// Time between two polls of the ordinary processes alongside a command that is profiled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reason in the report: the run ended before a plan of the command was made.
 const TOO_SHORT: &str = "the command ended before a plan could be made";
 /// Reasons why a command without a plan can be harvested only in its next run.
-const NOBODY_TO_TAKE_TURNS: &str = "no scavenger has a plan that gives it time slices";
+const NO_HARVESTED_SCAVENGER: &str = "no scavenger has a plan that gives it time slices";
 const IS_SCRIPT: &str =
     "it is a script, and the programs that it executes would end the scavengers";
 const NO_SAMPLES: &str = "the kernel does not permit timer samples (perf_event_paranoid)";
@@ -68,7 +68,7 @@ pub(super) struct Stage<'a> {
     maker: Arc<PlanMaker>,
     timing: Timing,
     info: MachineInfo,
-    begun: Instant,
+    start: Instant,
     /// CPU time of child processes that had ended before this harvest began, in seconds.
     cpu_before_s: f64,
 }
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// Run queues of a harvest without a command, and the ordinary processes that were started beside them.
+/// Run queues of a harvest without a command, and the ordinary processes that were started alongside them.
 pub(super) struct WithoutCommand {
     layout: RunQueueLayout,
     processes: Processes,
@@ -128,7 +128,7 @@ impl<'a> Stage<'a> {
             maker,
             timing,
             info,
-            begun: Instant::now(),
+            start: Instant::now(),
             cpu_before_s: ThreadUsage::of_children().cpu_s(),
         }
     }
@@ -150,16 +150,16 @@ impl<'a> Stage<'a> {
         assignment.learn_all(&mut processes);
         let layout = run_queue_layout(
             self.args,
-            assignment.turns.len(),
+            assignment.harvested.len(),
             processes.count(),
             processors,
         );
         if layout.threads == 0 {
-            for member in assignment.turns.drain(..) {
+            for member in assignment.harvested.drain(..) {
                 processes.add(cast::ordinary(member, ON_ITS_OWN));
             }
             let ordinary = processes.end(true, processors);
-            return Ok(Ok(self.without_turns(ordinary, assignment.followed)));
+            return Ok(Ok(self.without_harvest(ordinary, assignment.followed)));
         }
         if processors == 1 {
             // The run queue has the only processor until its scavengers have ended.
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The document of a harvest in which all scavengers ran as ordinary processes.
-    fn without_turns(
+    fn without_harvest(
         &self,
         ordinary: Vec<Scavenger>,
         followed: Vec<PlanWithOrigin>,
@@ -183,7 +183,7 @@ impl<'a> Stage<'a> {
         let plans = followed.into_iter().map(|it| it.from).collect();
         let end = job::End::Exited(0);
         let document = document::document(Facts {
-            wall_s: self.begun.elapsed().as_secs_f64(),
+            wall_s: self.start.elapsed().as_secs_f64(),
             options: run_options(self.args, 0, plans),
             ordinary,
             ..Facts::nothing(&self.info, &Observed::default(), end)
@@ -208,7 +208,7 @@ impl<'a> Stage<'a> {
             .unzip();
         let per_thread = match &without_command {
             Some(without_command) => without_command.layout.per_thread,
-            None => per_thread(args, assignment.turns.len()),
+            None => per_thread(args, assignment.harvested.len()),
         };
         let live = self.live();
         let mut choices = Choices::of(&plans, &args.without, live)?;
@@ -221,7 +221,7 @@ impl<'a> Stage<'a> {
             true => Live::Off,
             false => Live::On,
         };
-        let mut harvest = self.wanted(&assignment.turns, &mut choices, per_thread);
+        let mut harvest = self.wanted(&assignment.harvested, &mut choices, per_thread);
         if in_place.is_some() {
             // Until there is a plan, scavengers run as ordinary processes would, and the command does not
             // wait for them.
@@ -233,7 +233,7 @@ impl<'a> Stage<'a> {
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
         let mut ordinary = Some(assignment.ordinary);
-        let mut begin = || Processes::start_beside_command(ordinary.take().unwrap_or_default());
+        let mut begin = || Processes::start_with_command(ordinary.take().unwrap_or_default());
         // Started before the command: processes that this thread starts later would be sampled with the
         // command.
         let before = in_place.is_some().then(&mut begin);
@@ -267,7 +267,7 @@ impl<'a> Stage<'a> {
             (session.remote(), session.pid()),
             (limits, choices.yields.clone()),
             span,
-            Slots::new(args, &self.info.cpu, assignment.turns.len(), limits),
+            Slots::new(args, &self.info.cpu, assignment.harvested.len(), limits),
             OtherProcesses::new(
                 args.no_primary.then(|| Balance::new(processors)),
                 processes,
@@ -275,13 +275,13 @@ impl<'a> Stage<'a> {
             ),
             (
                 switch,
-                Off::new(args, &choices.yields, assignment.turns.len()),
+                HarvestSwitch::new(args, &choices.yields, assignment.harvested.len()),
             ),
-            (self.begun, in_place.map(|it| it.follow(running.cut_off()))),
+            (self.start, in_place.map(|it| it.follow(running.cut_off()))),
         );
         let watch = args
             .finish
-            .then(|| EndWatch::begin(session.pid(), self.begun));
+            .then(|| EndWatch::begin(session.pid(), self.start));
         let end = job.follow(session)?;
         let primary_wall = watch.and_then(EndWatch::end);
         let was_in_place = running.is_recorded();
@@ -291,7 +291,7 @@ impl<'a> Stage<'a> {
             return Ok(Err(ExitCode::FAILURE));
         }
         let ordinary = processes.end(args.finish || args.no_primary, processors);
-        let wall_s = self.begun.elapsed().as_secs_f64();
+        let wall_s = self.start.elapsed().as_secs_f64();
         let process_cpu_s = self.process_cpu_s(&ordinary);
         let report = running.finish();
         let mut missed: Vec<String> = report.iter().flat_map(|it| it.missed.clone()).collect();
@@ -330,7 +330,7 @@ impl<'a> Stage<'a> {
                 texts(&command.words)
             },
             scavengers: assignment
-                .turns
+                .harvested
                 .into_iter()
                 .map(|(_, copy_request)| copy_request)
                 .collect(),
@@ -345,10 +345,10 @@ impl<'a> Stage<'a> {
     }
 
     /// The harvest that the launcher is asked to run.
-    fn wanted(&self, turns: &[Member], choices: &mut Choices, per_thread: u32) -> Harvest {
+    fn wanted(&self, harvested: &[Member], choices: &mut Choices, per_thread: u32) -> Harvest {
         let args = self.args;
         Harvest {
-            scavengers: turns
+            scavengers: harvested
                 .iter()
                 .map(|(scavenger, _)| scavenger.clone())
                 .collect(),
@@ -432,8 +432,8 @@ impl<'a> Stage<'a> {
         if is_script(&command.path) {
             return self.profiled_run(command, assignment, task, IS_SCRIPT);
         }
-        if assignment.turns.is_empty() {
-            return self.profiled_run(command, assignment, task, NOBODY_TO_TAKE_TURNS);
+        if assignment.harvested.is_empty() {
+            return self.profiled_run(command, assignment, task, NO_HARVESTED_SCAVENGER);
         }
         if !profile::can_sample() {
             return self.profiled_run(command, assignment, task, NO_SAMPLES);
@@ -442,12 +442,12 @@ impl<'a> Stage<'a> {
             return self.profiled_run(command, assignment, task, TOO_LARGE);
         }
         let without = self.args.without.clone();
-        let in_place = InPlace::begin(task, without, self.live(), assignment.turns.len());
+        let in_place = InPlace::begin(task, without, self.live(), assignment.harvested.len());
         self.harvest(command, assignment, None, in_place.ok())
     }
 
     /// Runs a command that has no plan and profiles it for the next run. Scavengers run as ordinary
-    /// processes; `why` tells the user why they get no time slices in this run.
+    /// processes; `why` is the reason, shown to the user, for giving them no time slices in this run.
     fn profiled_run(
         &self,
         command: Program,
@@ -458,7 +458,7 @@ impl<'a> Stage<'a> {
         let Ok(mut learning) = Learning::begin(task) else {
             return self.harvest(command, assignment, None, None);
         };
-        let mut processes = Processes::start_beside_command(assignment.all_ordinary());
+        let mut processes = Processes::start_with_command(assignment.all_ordinary());
         let run = learning.run_file();
         let (stop, stopped) = mpsc::channel::<()>();
         let looking = std::thread::spawn(move || {
@@ -472,7 +472,7 @@ impl<'a> Stage<'a> {
         let maker = &self.maker;
         let recorded =
             profile::in_place(&command.words, run, maker.machine.clone(), maker.duration);
-        let wall_s = self.begun.elapsed().as_secs_f64();
+        let wall_s = self.start.elapsed().as_secs_f64();
         drop(stop);
         let looked = looking.join();
         let (processes, mut learning, mut learned) =
@@ -482,7 +482,7 @@ impl<'a> Stage<'a> {
             Recorded::Whole(end) | Recorded::Failed(end, _) => end,
         };
         let ordinary = processes.end(self.args.finish, self.processors());
-        let deadline = Instant::now() + learning::planning_time(self.begun.elapsed());
+        let deadline = Instant::now() + learning::planning_time(self.start.elapsed());
         while learned.is_none() && !learning.is_over() && Instant::now() < deadline {
             learned = learning.poll(true);
             std::thread::sleep(Duration::from_millis(2));
@@ -500,7 +500,7 @@ impl<'a> Stage<'a> {
             None | Some(Observation::CpuTimes(_)) => TOO_SHORT.to_owned(),
         };
         let document = document::document(Facts {
-            wall_s: self.begun.elapsed().as_secs_f64(),
+            wall_s: self.start.elapsed().as_secs_f64(),
             primary_wall_s: Some(wall_s),
             process_cpu_s: self.process_cpu_s(&ordinary),
             options: run_options(self.args, 0, Vec::new()),
@@ -521,9 +521,9 @@ fn is_script(path: &Path) -> bool {
 }
 
 /// Maximum number of scavengers in one run queue; with idle-time execution one scavenger is kept out of it.
-fn per_thread(args: &RunArgs, turns: usize) -> u32 {
+fn per_thread(args: &RunArgs, harvested: usize) -> u32 {
     args.per_thread.unwrap_or_else(|| {
-        let all = u32::try_from(turns).unwrap_or(u32::MAX);
+        let all = u32::try_from(harvested).unwrap_or(u32::MAX);
         let kept = u32::from(args.idle == IdlePolicy::Harvest && all > 1);
         all.saturating_sub(kept).max(1)
     })
@@ -535,7 +535,7 @@ fn run_options(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> Har
         per_thread,
         idle: args.idle,
         smt: args.smt,
-        siblings: slots::given(args),
+        siblings: slots::sibling_lists(args),
         bound_ns: args.bound_ns,
         max_overhead: args.max_overhead,
         max_slowdown: args.max_slowdown,
@@ -554,13 +554,13 @@ const ON_ITS_OWN: &str = "it has a processor of its own, so time slices would ga
 /// How many run queues a harvest without a command has, and how many scavengers each holds.
 fn run_queue_layout(
     args: &RunArgs,
-    turns: usize,
+    harvested: usize,
     ordinary: usize,
     processors: usize,
 ) -> RunQueueLayout {
-    let [turns, ordinary, processors] =
-        [turns, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    let mut layout = roles::run_queue_layout(turns, ordinary, processors);
+    let [harvested, ordinary, processors] =
+        [harvested, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut layout = roles::run_queue_layout(harvested, ordinary, processors);
     if let Some(per_thread) = args.per_thread {
         layout.threads = layout.threads.max(1);
         layout.per_thread = per_thread;

@@ -33,7 +33,7 @@ pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.with_context(|| format!("{pid} is no process"))?;
     kill_process(process, Signal::USR2).with_context(|| format!("cannot signal process {pid}"))?;
-    output::tell(&format!("harvest {pid} is switched off\n"));
+    output::write_stderr(&format!("harvest {pid} is switched off\n"));
     Ok(ExitCode::SUCCESS)
 }
 

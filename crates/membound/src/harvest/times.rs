@@ -3,7 +3,7 @@
 use membound_types::DurationBin;
 
 /// Number of times at or below `bound`; the class that contains `bound` counts in proportion.
-pub(super) fn within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
+pub(super) fn share_within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
     times
         .iter()
         .map(|&(from, to, count)| {
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_class_counts_as_far_as_it_lies_below() {
         for (bound, expected) in [(99.0, 0.0), (105.0, 45.0), (150.0, 90.0), (210.0, 94.0)] {
-            let found = within(&TIMES, bound);
+            let found = share_within(&TIMES, bound);
             assert!((found - expected).abs() < 1e-6, "{bound}: {found}");
         }
         assert_eq!((count(&TIMES), count(&[])), (100, 0));

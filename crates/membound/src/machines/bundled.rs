@@ -42,11 +42,11 @@ pub(crate) fn bundled(name: &str) -> Option<anyhow::Result<(String, MachineProfi
         .with_context(|| format!("the bundled machine {name} cannot be read"));
     Some(read.map(|profile| {
         let figures = profile.machine.conditions.labels.get("figures");
-        let told = match figures {
+        let label = match figures {
             Some(figures) => format!("{name} ({figures})"),
             None => (*name).to_owned(),
         };
-        (told, profile)
+        (label, profile)
     }))
 }
 
@@ -57,13 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_machine_has_levels_bandwidth_and_says_where_they_come_from() {
+    fn every_machine_has_levels_bandwidth_and_a_source() {
         let mut published = 0;
         for (name, _) in MACHINES {
-            let (told, profile) = bundled(name).expect(name).expect(name);
-            let is_published = told.contains("published figures");
-            let is_measured = told.contains("measured by membound measure");
-            assert!(is_published != is_measured, "{told}");
+            let (label, profile) = bundled(name).expect(name).expect(name);
+            let is_published = label.contains("published figures");
+            let is_measured = label.contains("measured by membound measure");
+            assert!(is_published != is_measured, "{label}");
             published += usize::from(is_published);
             if is_published {
                 has_sources(name, &profile);

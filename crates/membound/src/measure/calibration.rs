@@ -54,7 +54,7 @@ pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
     let session = Session::new(&root, cpu, Effort::Quick, &never, &Silent)?;
     let meeting = Meeting::at(&args.directory);
     if !meeting.wait() {
-        bail!("nobody patched this process");
+        bail!("this process was not patched");
     }
     for area in &args.area {
         let stretch = match follow(&session, area, Duration::from_millis(args.each_ms)) {
@@ -69,7 +69,9 @@ pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
                 reason: error.to_string(),
             },
         };
-        meeting.tell(&stretch).context("cannot tell the command")?;
+        meeting
+            .tell(&stretch)
+            .context("cannot send to the command")?;
     }
     Ok(ExitCode::SUCCESS)
 }

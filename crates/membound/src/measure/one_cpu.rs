@@ -40,7 +40,7 @@ pub(super) fn measure(args: &MeasureArgs, parts: &[Part]) -> anyhow::Result<Meas
     let (prefetch, held) = switches::hold(&session, args, &profile.machine.cpu)?;
     // Only a run of several parts is kept as the machine profile for later commands.
     let store = (parts.len() > 1).then(|| Store::open(&profile.machine.host));
-    let begun = Instant::now();
+    let started = Instant::now();
     let failure = measure_all(
         &session,
         &bar,
@@ -49,7 +49,7 @@ pub(super) fn measure(args: &MeasureArgs, parts: &[Part]) -> anyhow::Result<Meas
         &prefetch,
         &mut profile,
         |profile| {
-            profile.elapsed_s = begun.elapsed().as_secs_f64();
+            profile.elapsed_s = started.elapsed().as_secs_f64();
             if let Some(store) = &store {
                 store.keep(profile);
             }
@@ -94,8 +94,8 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     let mut labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
     if let Some(reason) = &session.portable_because {
         output::complain(&format!("portable kernels, which are less tight: {reason}"));
-        let told = format!("portable, because {reason}");
-        labels.entry("kernels".to_owned()).or_insert(told);
+        let label = format!("portable, because {reason}");
+        labels.entry("kernels".to_owned()).or_insert(label);
     }
     let timer = session.clock.describe(session.core_hz);
     MachineProfile {

@@ -115,10 +115,10 @@ pub(super) fn latency(
         main.patterns = vec![Pattern::Stride];
         main.pages = vec![page(session, args)];
     }
-    given(&args.strides, &mut main.strides);
-    given(&args.pattern, &mut main.patterns);
-    given(&args.access, &mut main.accesses);
-    given(&args.threads, &mut main.threads);
+    replace_default(&args.strides, &mut main.strides);
+    replace_default(&args.pattern, &mut main.patterns);
+    replace_default(&args.access, &mut main.accesses);
+    replace_default(&args.threads, &mut main.threads);
     if !args.sizes.is_empty() {
         main.sizes = Some(distinct(&args.sizes));
     }
@@ -131,7 +131,7 @@ pub(super) fn latency(
 }
 
 /// Replaces the default by the given values, if any.
-fn given<T: Clone + PartialEq>(list: &[T], into: &mut Vec<T>) {
+fn replace_default<T: Clone + PartialEq>(list: &[T], into: &mut Vec<T>) {
     if !list.is_empty() {
         *into = distinct(list);
     }
@@ -229,7 +229,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
                 .map(NodePolicy::Node),
         );
     }
-    given(&args.loads, &mut config.loads);
+    replace_default(&args.loads, &mut config.loads);
     if !args.fillers.is_empty() {
         config.fillers = Some(distinct(&args.fillers));
     }
@@ -256,8 +256,8 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         config.node = node;
         config.init_cpu = args.init_cpu;
         config.init_node = args.init_node;
-        given(&args.windows, &mut config.windows);
-        given(&args.window_kernel, &mut config.kernels);
+        replace_default(&args.windows, &mut config.windows);
+        replace_default(&args.window_kernel, &mut config.kernels);
         if !args.areas.is_empty() {
             config.areas = Some(distinct(&args.areas));
         }
@@ -273,7 +273,7 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
 pub(super) fn loaded(session: &Session<'_>, args: &MeasureArgs) -> LoadedConfig {
     let mut config = LoadedConfig::new(session.effort, page(session, args));
     config.node = nodes(args)[0];
-    given(&args.mix, &mut config.mixes);
+    replace_default(&args.mix, &mut config.mixes);
     config
 }
 
@@ -300,8 +300,8 @@ pub(super) fn bandwidth(
     }
     config.nodes = nodes(args);
     config.spread = spread(args);
-    given(&args.kernel, &mut config.kernels);
-    given(&args.threads, &mut config.threads);
+    replace_default(&args.kernel, &mut config.kernels);
+    replace_default(&args.threads, &mut config.threads);
     let most = config.threads.iter().copied().max().unwrap_or(1);
     config.sizes = if args.sizes.is_empty() {
         let room = bandwidth_part::largest_set_bytes(session, &config);
@@ -363,11 +363,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_twice_is_measured_once() {
+    fn duplicates_are_measured_once() {
         let mut threads = vec![9];
-        given(&[2, 1, 2, 1], &mut threads);
+        replace_default(&[2, 1, 2, 1], &mut threads);
         assert_eq!(threads, [2, 1]);
-        given(&[], &mut threads);
+        replace_default(&[], &mut threads);
         assert_eq!(threads, [2, 1]);
     }
 

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pool_is_said_once_and_the_other_pages_stay() {
+    fn an_empty_pool_is_reported_once_and_other_pages_stay() {
         let dir = tempfile::tempdir().unwrap();
         let args = MeasureArgs {
             page: vec![PageKind::Thp, PageKind::Huge2M, PageKind::Huge2M],

@@ -38,7 +38,7 @@ pub(super) fn run(
     let mut profiles = Vec::new();
     let (mut failure, mut interrupted) = (None, false);
     for cpu in &args.cpu {
-        let mut measured = measure(&alone(args, *cpu), parts)?;
+        let mut measured = measure(&arguments_for_cpu(args, *cpu), parts)?;
         pools::note(left_out, &mut measured.profile);
         // The profile of the first CPU is kept as the machine's own for later commands.
         if let Some(store) = measured.store.as_ref().filter(|_| profiles.is_empty()) {
@@ -67,11 +67,11 @@ pub(super) fn run(
 }
 
 /// The arguments for one of the CPUs.
-fn alone(args: &MeasureArgs, cpu: CpuId) -> MeasureArgs {
-    let mut alone = args.clone();
-    alone.cpu = vec![cpu];
-    alone.cond.push((LABEL.to_owned(), cpu.to_string()));
-    alone
+fn arguments_for_cpu(args: &MeasureArgs, cpu: CpuId) -> MeasureArgs {
+    let mut one = args.clone();
+    one.cpu = vec![cpu];
+    one.cond.push((LABEL.to_owned(), cpu.to_string()));
+    one
 }
 
 fn write(
@@ -83,7 +83,7 @@ fn write(
     let named = document
         .profiles
         .iter()
-        .map(named)
+        .map(named_profile)
         .collect::<anyhow::Result<Vec<_>>>()?;
     let comparison = compare(&named, None);
     let to_stdout = json.as_ref().is_some_and(|target| target.is_stdout());
@@ -103,7 +103,7 @@ fn write(
 }
 
 /// A profile in the form that a comparison reads from a file.
-fn named(profile: &MachineProfile) -> anyhow::Result<NamedProfile> {
+fn named_profile(profile: &MachineProfile) -> anyhow::Result<NamedProfile> {
     let view = serde_json::to_value(profile)
         .and_then(serde_json::from_value)
         .context("cannot compare a profile")?;

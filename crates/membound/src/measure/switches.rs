@@ -55,14 +55,14 @@ impl PrefetchControl for Switches {
 
     fn set(&self, setting: &PrefetchState) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
         let restore = self.controls.set(setting, &self.cpus, &self.guard)?;
-        Ok(Box::new(Off(restore)))
+        Ok(Box::new(DisabledPrefetchers(restore)))
     }
 }
 
 /// Prefetchers that are off until this is restored or dropped.
-struct Off(Restore);
+struct DisabledPrefetchers(Restore);
 
-impl SwitchedOff for Off {
+impl SwitchedOff for DisabledPrefetchers {
     fn restore(self: Box<Self>) -> Result<(), NotMeasured> {
         Ok(self.0.restore()?)
     }
@@ -162,7 +162,7 @@ pub(super) fn hold(
     } else {
         PrefetchState::Without(names.join("+"))
     };
-    Ok((state, Some(Box::new(Off(off)))))
+    Ok((state, Some(Box::new(DisabledPrefetchers(off)))))
 }
 
 #[cfg(test)]

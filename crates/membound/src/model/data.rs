@@ -145,8 +145,8 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
                 curve.series
             ));
         }
-        let said = curve.notes.iter().map(|note| format!("{name}: {note}"));
-        chosen.notes.extend(said);
+        let notes = curve.notes.iter().map(|note| format!("{name}: {note}"));
+        chosen.notes.extend(notes);
         if let Some(profile) = file.profile() {
             chosen.known.levels.clone_from(&profile.levels);
             chosen.known.caches.clone_from(&profile.machine.caches);

@@ -24,7 +24,7 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     }
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let store = Store::open(&info.host);
-    if let Some(path) = store.kept()
+    if let Some(path) = store.profile_path()
         && path.exists()
     {
         match read(&path) {
@@ -66,13 +66,13 @@ pub(crate) fn at_hand(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
 }
 
 /// Path of the kept profile of this host, if it is of this processor.
-pub(crate) fn kept() -> Option<PathBuf> {
+pub(crate) fn kept_profile_path() -> Option<PathBuf> {
     kept_profile().map(|(path, _)| path)
 }
 
 fn kept_profile() -> Option<(PathBuf, MachineProfile)> {
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
-    let path = Store::open(&info.host).kept()?;
+    let path = Store::open(&info.host).profile_path()?;
     let profile = read(&path).ok()?;
     (profile.machine.cpu.model_name == info.cpu.model_name).then_some((path, profile))
 }

@@ -54,7 +54,7 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
         max_overhead: args.max_overhead.unwrap_or(DEFAULT_OVERHEAD),
         machine: machine::profile(args.machine.as_deref())?,
         duration: args.duration,
-        ..usual(args.output.clone())
+        ..default_options(args.output.clone())
     })
 }
 
@@ -76,7 +76,7 @@ pub(super) fn record(
     name: &OsString,
     arguments: &[OsString],
     options: Options,
-    telling: Printed,
+    printed: Printed,
 ) -> anyhow::Result<Recorded> {
     let program = launching::program(name, arguments);
     let path = options.output.clone();
@@ -99,19 +99,19 @@ pub(super) fn record(
     };
     Ok(match recorder.finish(ended) {
         Ok(summary) => {
-            tell(&summary, telling);
+            print_summary(&summary, printed);
             membound_launch::finish_plans(PLANS_AFTER_END);
             Recorded::Whole(end)
         }
         Err(error) => {
-            let error = anyhow::Error::new(error).context(kept(&path));
+            let error = anyhow::Error::new(error).context(partial_run_context(&path));
             Recorded::Failed(end, output::fail(&error))
         }
     })
 }
 
 /// Options that all recordings of this build share.
-pub(super) fn usual(run: PathBuf) -> Options {
+pub(super) fn default_options(run: PathBuf) -> Options {
     Options {
         cache: launching::cache(),
         revision: launching::revision(),
@@ -122,18 +122,18 @@ pub(super) fn usual(run: PathBuf) -> Options {
 }
 
 /// Context of an error: what the file of an incomplete run holds.
-pub(super) fn kept(path: &Path) -> String {
+pub(super) fn partial_run_context(path: &Path) -> String {
     format!("{} holds what was recorded until then", path.display())
 }
 
 /// Prints the results in a few lines, and how to see the rest; on stderr, since stdout is the program's.
-pub(super) fn tell(summary: &Summary, telling: Printed) {
-    if telling == Printed::Nothing {
+pub(super) fn print_summary(summary: &Summary, printed: Printed) {
+    if printed == Printed::Nothing {
         return;
     }
     let path = summary.path.display();
     match report::summary(&summary.path, output::error_style()) {
-        Ok(text) => output::tell(&text),
+        Ok(text) => output::write_stderr(&text),
         Err(error) => output::complain(&format!("{error:#}")),
     }
     output::complain(&format!(

@@ -68,7 +68,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    tell(args, &runs);
+    print_combined(args, &runs);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,7 +93,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn together(runs: &[(String, Profile)]) -> Option<RunSide> {
+fn combined(runs: &[(String, Profile)]) -> Option<RunSide> {
     let runs: Vec<(&str, &Profile)> = runs
         .iter()
         .map(|(file, profile)| (file.as_str(), profile))
@@ -102,20 +102,20 @@ fn together(runs: &[(String, Profile)]) -> Option<RunSide> {
 }
 
 /// Half the width of the interval of the stalled share.
-fn half(side: &RunSide) -> f64 {
+fn half_width(side: &RunSide) -> f64 {
     let bound = side.memory_bound;
     (bound.high - bound.value).max(bound.value - bound.low)
 }
 
 fn is_narrow(runs: &[(String, Profile)], asked: f64) -> bool {
-    runs.len() >= MIN_RUNS && together(runs).is_some_and(|side| half(&side) <= asked)
+    runs.len() >= MIN_RUNS && combined(runs).is_some_and(|side| half_width(&side) <= asked)
 }
 
 fn progress(number: u32, runs: &[(String, Profile)]) -> String {
     let alone = runs
         .last()
         .map_or(0.0, |(_, run)| run.memory_bound.fraction);
-    let all = together(runs).map_or_else(String::new, |side| format!(", {} so far", share(&side)));
+    let all = combined(runs).map_or_else(String::new, |side| format!(", {} so far", share(&side)));
     format!(
         "run {number}: waits for memory in {} of CPU time{all}",
         units::percent(alone)
@@ -133,8 +133,8 @@ fn share(side: &RunSide) -> String {
 }
 
 /// Prints the result of all runs together, and their files.
-fn tell(args: &ProfileArgs, runs: &[(String, Profile)]) {
-    let Some(side) = together(runs) else {
+fn print_combined(args: &ProfileArgs, runs: &[(String, Profile)]) {
+    let Some(side) = combined(runs) else {
         return;
     };
     if let Some(asked) = args.until
@@ -142,7 +142,7 @@ fn tell(args: &ProfileArgs, runs: &[(String, Profile)]) {
     {
         output::complain(&format!(
             "the interval is ±{:.1} pt after {}, not ±{:.1} pt: {}",
-            half(&side) * 100.0,
+            half_width(&side) * 100.0,
             units::plural(runs.len(), "run"),
             asked * 100.0,
             why_wide(&side, asked)

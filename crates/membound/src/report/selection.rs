@@ -80,13 +80,13 @@ pub(crate) fn selection(
     };
     let threads = match threads {
         [] => None,
-        wanted => Some(named(run, wanted)?),
+        wanted => Some(threads_by_name(run, wanted)?),
     };
     Ok(Some(Selection { span_ns, threads }))
 }
 
 /// The threads with a number or a name in `wanted`.
-fn named(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<ThreadId>> {
+fn threads_by_name(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<ThreadId>> {
     /// Maximum number of threads that the error lists.
     const NAMED: usize = 8;
     let own =

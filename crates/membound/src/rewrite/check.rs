@@ -38,7 +38,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),
     };
     let job = Job::prepare()?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let session = match launching::start(&program, options)? {
         Ok(session) => session,
         Err(code) => return Ok(code),
@@ -46,17 +46,17 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs unpatched: {obstacle}"));
     }
-    let told = session.obstacle().is_some();
+    let obstacle_reported = session.obstacle().is_some();
     let churn = args
         .churn
         .map(|every| Churn::begin(session.remote(), every));
     let end = job.follow(&session)?;
     drop(churn);
-    let elapsed_s = begun.elapsed().as_secs_f64();
+    let elapsed_s = started.elapsed().as_secs_f64();
     let report = session.finish();
     let document = checked::document(args, &report, end, elapsed_s);
-    tell(&document, told);
-    tell_of_names(&report.perf_maps);
+    print_counts(&document, obstacle_reported);
+    print_perf_maps(&report.perf_maps);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {
@@ -70,19 +70,19 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the counts on stderr, since stdout is the program's.
-fn tell(document: &RewriteCheck, told: bool) {
-    if let (Some(reason), false) = (&document.reason, told) {
+fn print_counts(document: &RewriteCheck, obstacle_reported: bool) {
+    if let (Some(reason), false) = (&document.reason, obstacle_reported) {
         output::complain(&format!("ran unpatched: {reason}"));
     }
     if document.modules.is_empty() {
         return;
     }
     let text = membound_report::text::rewrite_check(document, output::error_style());
-    output::tell(&text);
+    output::write_stderr(&text);
 }
 
 /// Prints where the names for perf are, or why there are none.
-fn tell_of_names(maps: &[PerfMap]) {
+fn print_perf_maps(maps: &[PerfMap]) {
     for map in maps {
         let path = map.path.display();
         output::complain(&match &map.written {

@@ -12,7 +12,7 @@ use membound_types::{
 };
 
 use super::args::CheckArgs;
-use super::names::{self, Wanted};
+use super::names::{self, FunctionPattern};
 use super::settings;
 use crate::job::End;
 
@@ -23,10 +23,10 @@ pub(super) fn document(
     end: End,
     elapsed_s: f64,
 ) -> RewriteCheck {
-    let wanted: Vec<Wanted> = args
+    let wanted: Vec<FunctionPattern> = args
         .function
         .iter()
-        .map(|text| Wanted::parse(text))
+        .map(|text| FunctionPattern::parse(text))
         .collect();
     let mut modules: Vec<CheckedModule> = report
         .modules
@@ -77,9 +77,9 @@ pub(super) fn document(
     }
 }
 
-fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> CheckedModule {
+fn checked(module: &ModuleReport, wanted: &[FunctionPattern], body: PatchBody) -> CheckedModule {
     let path = module.path.display().to_string();
-    let nobody = || Outcome::missing(format!("--body {body} does not count"));
+    let not_counted = || Outcome::missing(format!("--body {body} does not count"));
     match &module.outcome {
         Err(reason) => CheckedModule {
             path,
@@ -98,13 +98,13 @@ fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> Checked
                 let all = patched.sites.iter().filter_map(|site| site.patch.ok());
                 Outcome::Known(all.fold(0, u64::saturating_add))
             } else {
-                nobody()
+                not_counted()
             },
             samples: patched.samples.as_ref().map(samples),
             lines: patched.samples.as_ref().map(|_| lines(patched)),
             unpatched: None,
             placements: patched.placements,
-            sites: sites(patched, wanted, &nobody),
+            sites: sites(patched, wanted, &not_counted),
         },
     }
 }
@@ -140,7 +140,7 @@ fn samples(samples: &Samples) -> CheckedSamples {
 fn lines(patched: &Patched) -> Outcome<u64> {
     match patched.lines {
         Some(lines) => Outcome::Known(lines),
-        None => Outcome::missing("there were too many to tell apart"),
+        None => Outcome::missing("there were too many to distinguish"),
     }
 }
 
@@ -194,8 +194,8 @@ pub(super) const fn kind(direction: Direction) -> AccessKind {
 
 fn sites(
     patched: &Patched,
-    wanted: &[Wanted],
-    nobody: &dyn Fn() -> Outcome<u64>,
+    wanted: &[FunctionPattern],
+    not_counted: &dyn Fn() -> Outcome<u64>,
 ) -> Vec<CheckedSite> {
     if wanted.is_empty() {
         return Vec::new();
@@ -216,12 +216,12 @@ fn sites(
             .find(|function| function.range.contains(&site.address))?;
         let executions = match site.patch {
             Ok(executions) if patched.counted => Outcome::Known(executions),
-            Ok(_) => nobody(),
+            Ok(_) => not_counted(),
             Err(reason) => Outcome::missing(reason.to_string()),
         };
         Some(CheckedSite {
             address: site.address,
-            function: names::shown(function),
+            function: names::display_name(function),
             access: kind(site.direction),
             executions,
             samples: site.samples.as_ref().map(samples),

@@ -4,7 +4,7 @@ use membound_rewrite::image::FunctionBounds;
 use membound_symbolize::demangle;
 
 /// A function's name for a person, or its address if it has none.
-pub(super) fn shown(function: &FunctionBounds) -> String {
+pub(super) fn display_name(function: &FunctionBounds) -> String {
     function.name.as_deref().map_or_else(
         || format!("{:#x}", function.range.start),
         |name| demangle(name).into_owned(),
@@ -13,14 +13,14 @@ pub(super) fn shown(function: &FunctionBounds) -> String {
 
 /// A function that the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum FunctionPattern {
     /// The function that holds this address.
     Address(u64),
     /// Functions of this name.
     Name(String),
 }
 
-impl Wanted {
+impl FunctionPattern {
     /// Parses an address if the text looks like one, else a name.
     pub(super) fn parse(text: &str) -> Self {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
@@ -70,7 +70,7 @@ fn without_parameters(name: &str) -> &str {
 }
 
 /// Up to three of `names` that `wanted` may be a misspelling or a part of, nearest first.
-pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(super) fn similar_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     const MAX_SUGGESTIONS: usize = 3;
     let mut found: Vec<(usize, String)> = names
         .filter_map(|name| {
@@ -126,14 +126,20 @@ mod tests {
         let range = 0x1000..0x1040;
         let cpp = Some("_ZN3foo3barEi");
         for wanted in ["_ZN3foo3barEi", "foo::bar(int)", "foo::bar", "0x1003"] {
-            assert!(Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+            assert!(
+                FunctionPattern::parse(wanted).means(&range, cpp),
+                "{wanted}"
+            );
         }
         for wanted in ["bar", "foo", "0x1040", "foo::bar(long)"] {
-            assert!(!Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+            assert!(
+                !FunctionPattern::parse(wanted).means(&range, cpp),
+                "{wanted}"
+            );
         }
         let rust = Some("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE");
-        assert!(Wanted::parse("core::fmt::Write::write_fmt").means(&range, rust));
-        assert!(!Wanted::parse("main").means(&range, None));
+        assert!(FunctionPattern::parse("core::fmt::Write::write_fmt").means(&range, rust));
+        assert!(!FunctionPattern::parse("main").means(&range, None));
     }
 
     #[test]
@@ -148,7 +154,7 @@ mod tests {
     #[test]
     fn near_names_are_offered() {
         let names = ["memcpy", "memmove", "main", "qsort_r", "_ZN3foo3barEi"];
-        let near = |wanted| near(wanted, names.into_iter());
+        let near = |wanted| similar_names(wanted, names.into_iter());
         assert_eq!(near("memcopy"), ["memcpy"]);
         assert_eq!(near("qsort"), ["qsort_r"]);
         assert_eq!(near("bar"), ["foo::bar(int)"]);

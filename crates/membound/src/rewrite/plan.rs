@@ -16,7 +16,7 @@ use membound_types::{
 };
 
 use super::args::PlanArgs;
-use super::names::{self, Wanted};
+use super::names::{self, FunctionPattern};
 use super::{checked, settings};
 use crate::launching;
 use crate::output::{self, Target, Usage};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let path = &args.binary;
     let bytes = read(path)?;
     let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
-    let wanted = args.function.as_deref().map(Wanted::parse);
+    let wanted = args.function.as_deref().map(FunctionPattern::parse);
     let means = |function: &FunctionBounds| {
         wanted
             .as_ref()
@@ -37,14 +37,14 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if let Some(text) = &args.function
         && !image.functions().iter().any(means)
     {
-        bail!("{}", unknown(path, text, image.functions()));
+        bail!("{}", unknown_function(path, text, image.functions()));
     }
     let cache = settings::cache(&args.options);
     let plan = plan_of(&image, &options, cache.as_ref(), &launching::revision());
     let functions = match wanted {
         Some(_) => patch::describe(&image, &options, &plan, means, Detail::Listing)
             .into_iter()
-            .map(listed)
+            .map(planned_function)
             .collect(),
         None => summarised(&image, &plan),
     };
@@ -79,13 +79,13 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Error for an unknown function, with similar names if there are any.
-fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
+fn unknown_function(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
     let path = path.display();
-    if let Wanted::Address(address) = Wanted::parse(wanted) {
+    if let FunctionPattern::Address(address) = FunctionPattern::parse(wanted) {
         return format!("{path} has no function at {address:#x}");
     }
     let names = functions.iter().filter_map(|it| it.name.as_deref());
-    let near = names::near(wanted, names);
+    let near = names::similar_names(wanted, names);
     let mut line = format!("{path} has no function `{wanted}`");
     if near.is_empty() {
         let named = functions.iter().filter(|it| it.name.is_some()).count();
@@ -118,9 +118,10 @@ fn summarised(image: &Image<'_>, plan: &Plan) -> Vec<PlannedFunction> {
             let address = function.range.start;
             PlannedFunction {
                 address,
-                name: bounds
-                    .get(&address)
-                    .map_or_else(|| format!("{address:#x}"), |bounds| names::shown(bounds)),
+                name: bounds.get(&address).map_or_else(
+                    || format!("{address:#x}"),
+                    |bounds| names::display_name(bounds),
+                ),
                 size_bytes: function.range.end - address,
                 blocks: u64::from(function.blocks),
                 counts: counts.remove(&address).unwrap_or_default(),
@@ -186,7 +187,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// A function with all its instructions.
-fn listed(report: FunctionReport) -> PlannedFunction {
+fn planned_function(report: FunctionReport) -> PlannedFunction {
     let mut counts = PatchCounts::default();
     let mut accesses = HashMap::new();
     for access in report.accesses {
@@ -219,7 +220,7 @@ fn listed(report: FunctionReport) -> PlannedFunction {
         .collect();
     PlannedFunction {
         address: report.bounds.range.start,
-        name: names::shown(&report.bounds),
+        name: names::display_name(&report.bounds),
         size_bytes: report.bounds.range.end - report.bounds.range.start,
         blocks: report.blocks as u64,
         counts,

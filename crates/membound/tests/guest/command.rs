@@ -68,14 +68,14 @@ fn numa_places_and_verifies_on_every_node() {
         Err(reason) => return skipped(reason),
     };
     let doctor: Doctor = document(&outputs[0]);
-    let seen = doctor
+    let findings = doctor
         .findings
         .iter()
         .filter(|finding| finding.group.contains("node") || finding.key.contains("node"))
         .map(|finding| format!("{finding:?}"))
         .collect::<Vec<_>>()
         .join("\n");
-    assert!(seen.contains("21"), "no distances in {seen}");
+    assert!(findings.contains("21"), "no distances in {findings}");
 
     let numa: Document<Numa> = document(&outputs[1]);
     assert!(!numa.incomplete);

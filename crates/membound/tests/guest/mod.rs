@@ -1,4 +1,4 @@
-//! A machine with several NUMA nodes for the tests, whatever machine they run on.
+//! A machine with several NUMA nodes for the tests, on any host machine.
 //!
 //! QEMU emulates it (TCG, no KVM needed), Debian's cloud kernel runs on it, and an
 //! initramfs made here holds the command under test, the libraries it is linked with, and
@@ -337,8 +337,8 @@ fn tool(command: &mut Process) -> Result<String, Skip> {
         .output()
         .map_err(|error| Skip(format!("cannot start {name}: {error}")))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Skip(format!("{name} failed: {}", said.trim())));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(Skip(format!("{name} failed: {}", stderr.trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

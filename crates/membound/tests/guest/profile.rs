@@ -19,15 +19,15 @@ const SETTINGS: usize = 2;
 
 /// Counts of the program for one half of the triad's arrays.
 #[derive(Clone, Copy, Debug)]
-struct Half {
+struct HalfCounts {
     node0: f64,
     node1: f64,
     iterations: f64,
 }
 
 /// The two halves that the program printed.
-fn halves(output: &Output) -> [Half; 2] {
-    let line = |which: usize| -> Half {
+fn halves(output: &Output) -> [HalfCounts; 2] {
+    let line = |which: usize| -> HalfCounts {
         let prefix = format!("half {which} ");
         let line = output
             .stdout
@@ -41,7 +41,7 @@ fn halves(output: &Output) -> [Half; 2] {
                 .parse()
                 .expect("it is a number")
         };
-        Half {
+        HalfCounts {
             node0: number("node0"),
             node1: number("node1"),
             iterations: number("iterations"),
@@ -174,30 +174,30 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         let truth = halves[0].iterations / all;
         let profile = read(report);
         let view = placement(&profile);
-        let told = format!("{halves:?}\n{view:#?}");
-        assert_eq!(view.nodes, 2, "{told}");
+        let context = format!("{halves:?}\n{view:#?}");
+        assert_eq!(view.nodes, 2, "{context}");
         let rows = arrays(view);
-        assert!(!rows.is_empty(), "{told}");
+        assert!(!rows.is_empty(), "{context}");
         let remote: f64 = rows.iter().map(|row| row.remote_share).sum();
-        assert!(remote >= 0.95, "{remote}: {told}");
+        assert!(remote >= 0.95, "{remote}: {context}");
         for row in &rows {
-            assert_eq!(row.node, Some(0), "{told}");
+            assert_eq!(row.node, Some(0), "{context}");
             let [low, high] = row.local_interval.expect("it is a new document");
             // One 95 % interval in twenty misses the true value, but must not be far off.
             assert!(
                 (low..=high).contains(&truth) || (row.local_fraction - truth).abs() <= 0.15,
-                "{truth:.2}: {told}"
+                "{truth:.2}: {context}"
             );
             for part in ["lie on node 0", "on node 0 and 1", "each thread initialise"] {
-                assert!(row.advice.contains(part), "`{part}`: {told}");
+                assert!(row.advice.contains(part), "`{part}`: {context}");
             }
         }
         // No thread on node 0 uses memory of node 1.
-        assert!(view.matrix[0][1] <= 0.02, "{told}");
+        assert!(view.matrix[0][1] <= 0.02, "{context}");
         let all: f64 = view.matrix.iter().flatten().sum();
-        assert!((all - 1.0).abs() < 1e-9, "{told}");
+        assert!((all - 1.0).abs() < 1e-9, "{context}");
         let line = view.lines.first().expect("there are lines");
-        assert!(line.name.contains("two_nodes.c"), "{told}");
+        assert!(line.name.contains("two_nodes.c"), "{context}");
         let placed = profile
             .findings
             .iter()
@@ -222,13 +222,13 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         let domain = domain.unwrap_or_else(|| panic!("{name}: {:?}", before.missing));
         domain.average_gb_s
     };
-    let told = format!("{:?}\n{:?}", before.platform, before.missing);
-    assert!(of("DRAM 0") > 20.0 * of("DRAM 1"), "{told}");
+    let context = format!("{:?}\n{:?}", before.platform, before.missing);
+    assert!(of("DRAM 0") > 20.0 * of("DRAM 1"), "{context}");
     // A triad reads three lines for each that it writes.
     let read_share = of("interconnect 0→1") / crossing(&before);
-    assert!((0.6..0.9).contains(&read_share), "{read_share}: {told}");
+    assert!((0.6..0.9).contains(&read_share), "{read_share}: {context}");
     let after = crossing(&read(4));
-    assert!(after < 0.1 * crossing(&before), "{after} GB/s: {told}");
+    assert!(after < 0.1 * crossing(&before), "{after} GB/s: {context}");
 
     // Each thread wrote its own half first: everything is local and there is no advice.
     let halves = halves(&outputs[3]);
@@ -238,12 +238,12 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
     );
     let profile = read(4);
     let view = placement(&profile);
-    let told = format!("{halves:?}\n{view:#?}");
+    let context = format!("{halves:?}\n{view:#?}");
     let rows = arrays(view);
-    assert!(!rows.is_empty(), "{told}");
+    assert!(!rows.is_empty(), "{context}");
     for row in rows {
-        assert!(row.local_fraction >= 0.98, "{told}");
-        assert_eq!(row.advice, "", "{told}");
+        assert!(row.local_fraction >= 0.98, "{context}");
+        assert_eq!(row.advice, "", "{context}");
     }
     assert!(
         !outputs[5].stdout.contains("another node"),

@@ -18,8 +18,8 @@ fn the_guest_is_the_machine_that_the_tests_take_it_for() {
         Ok(outputs) => outputs,
         Err(reason) => return skipped(reason),
     };
-    let said: Vec<&str> = outputs.iter().map(|output| output.stdout.trim()).collect();
-    assert_eq!(&said[..4], ["0-1", "0-1", "10 21", "2"]);
+    let stdout: Vec<&str> = outputs.iter().map(|output| output.stdout.trim()).collect();
+    assert_eq!(&stdout[..4], ["0-1", "0-1", "10 21", "2"]);
     assert_eq!(outputs[4].status, 1);
     assert_eq!(outputs[4].stderr, "/nowhere: No such file or directory\n");
     assert_eq!(outputs[5].status, 0, "{}", outputs[5].stderr);
@@ -38,8 +38,8 @@ fn a_third_node_has_a_cpu_and_no_memory_and_a_cpu_can_be_switched_off() {
         Ok(outputs) => outputs,
         Err(reason) => return skipped(reason),
     };
-    let said: Vec<&str> = outputs.iter().map(|output| output.stdout.trim()).collect();
-    assert_eq!(said, ["0-2", "0-1", "3", "", "0,2-3"]);
+    let stdout: Vec<&str> = outputs.iter().map(|output| output.stdout.trim()).collect();
+    assert_eq!(stdout, ["0-2", "0-1", "3", "", "0,2-3"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::plan;
-use crate::suite::{Left, finish, machine, output_of, scavenger};
+use crate::suite::{ProgramResult, finish, machine, output_of, scavenger};
 
 /// A batch whose jobs have a plan in the cache.
 struct Batch {
@@ -42,7 +42,7 @@ impl Batch {
         self.room.path().join(name)
     }
 
-    fn run(&self, options: &str) -> (Left, HarvestBatch) {
+    fn run(&self, options: &str) -> (ProgramResult, HarvestBatch) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
         command.args(["harvest", "batch", "list", "--json", "batch.json"]);
         command.arg("--machine").arg(machine());
@@ -124,7 +124,7 @@ fn outputs_of_a_set_go_to_the_files_that_others_go_to() {
 }
 
 #[test]
-fn what_a_harvest_refuses_runs_as_ordinary_processes() {
+fn jobs_that_a_harvest_refuses_run_as_ordinary_processes() {
     let spoil = |plan: &mut Value| plan["sites"] = json!("none");
     let Some(batch) = Batch::of(&["work", "exit", "work"], spoil) else {
         return;
@@ -143,7 +143,7 @@ fn what_a_harvest_refuses_runs_as_ordinary_processes() {
 }
 
 #[test]
-fn by_itself_a_batch_harvests_only_what_gained() {
+fn by_default_a_batch_harvests_only_sets_that_gained() {
     let Some(batch) = Batch::of(&["work", "work", "work"], untouched) else {
         return;
     };

@@ -4,9 +4,9 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-/// Runs a program for three seconds beside a scavenger in `mode`, which must not affect it.
+/// Runs a program for three seconds alongside a scavenger in `mode`, which must not affect it.
 #[track_caller]
-fn beside(mode: &str, options: &str) -> Option<Harvested> {
+fn run_with_scavenger(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("costs.c", "-O2")?, scavenger()?);
     let harvested = Harvest::of(&program, "3")
         .with(&scavenger, mode)
@@ -19,14 +19,14 @@ fn beside(mode: &str, options: &str) -> Option<Harvested> {
 }
 
 #[test]
-fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
+fn scavengers_that_miss_skip_slices_only_where_slices_are_too_long() {
     // No slice is as short as a nanosecond, and hardly one as long as a millisecond.
     for (options, keeps, skips) in [
         ("--bound-ns 1", false, true),
         ("--bound-ns 1 --without skips", false, false),
         ("--bound-ns 1000000", true, false),
     ] {
-        let Some(harvested) = beside("forever", options) else {
+        let Some(harvested) = run_with_scavenger("forever", options) else {
             return;
         };
         let distance = &harvested.document.distance_ns;
@@ -37,9 +37,9 @@ fn scavengers_that_miss_skip_turns_where_these_are_too_long_and_only_there() {
 }
 
 #[test]
-fn a_scavenger_that_stops_yielding_after_a_second_is_called_out_of_its_turn() {
+fn a_scavenger_that_stops_yielding_is_interrupted() {
     // By then its turns are seldom looked at.
-    let Some(harvested) = beside("late", "") else {
+    let Some(harvested) = run_with_scavenger("late", "") else {
         return;
     };
     harvested.ended(0, ScavengerState::Unfinished, None);

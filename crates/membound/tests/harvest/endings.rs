@@ -62,7 +62,7 @@ fn a_program_that_has_ended_but_for_its_scavengers_ends_when_a_signal_asks_it_to
 }
 
 #[test]
-fn scavengers_take_turns_without_a_program() {
+fn scavengers_interleave_without_a_primary() {
     let Some(scavenger) = scavenger() else {
         return;
     };

@@ -10,10 +10,10 @@ use membound_types::{
     ExploreFigure, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore,
 };
 
-use crate::suite::{Harvest, Left, finish, fixture, machine, measured, scavenger};
+use crate::suite::{Harvest, ProgramResult, finish, fixture, machine, measured, scavenger};
 
-/// Runs an exploration of `program` beside a scavenger that ends.
-fn explored(options: &str) -> Option<(Left, HarvestExplore)> {
+/// Runs an exploration of `program` alongside a scavenger that ends.
+fn explored(options: &str) -> Option<(ProgramResult, HarvestExplore)> {
     let (program, scavenger) = (fixture("state.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "flags")
         .with(&scavenger, "work")
@@ -36,15 +36,15 @@ fn names(table: &ExploredSweep) -> Vec<&str> {
 /// Checks that a figure is the mean of two runs, between them.
 #[track_caller]
 fn agrees(figure: Option<ExploreFigure>, runs: &[ExploreRun], of: fn(&ExploreRun) -> Option<f64>) {
-    let said: Option<Vec<f64>> = runs.iter().map(of).collect();
-    let Some(said) = said.filter(|said| !said.is_empty()) else {
+    let values: Option<Vec<f64>> = runs.iter().map(of).collect();
+    let Some(values) = values.filter(|values| !values.is_empty()) else {
         assert_eq!(figure, None);
         return;
     };
     let figure = figure.expect("all runs say it");
-    let mean = said.iter().sum::<f64>() / said.len() as f64;
-    let least = said.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = said.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     for (found, expected) in [
         (figure.value, mean),
         (figure.low, least),
@@ -111,8 +111,8 @@ fn every_row_that_was_asked_for_is_there_and_agrees_with_its_runs() {
         }
     }
     let harvest = kernel.rows.last().expect("it has rows");
-    let turns = harvest.runs.iter().map(|run| run.turns);
-    assert!(turns.flatten().all(|turns| turns > 0), "{harvest:#?}");
+    let slices = harvest.runs.iter().map(|run| run.turns);
+    assert!(slices.flatten().all(|slices| slices > 0), "{harvest:#?}");
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn a_program_is_its_own_scavenger_and_is_run_without_each_part() {
     assert_eq!(parts.rows.len(), 1 + membound_types::HarvestPart::ALL.len());
     for row in &parts.rows {
         is_sound(row, 1);
-        let turns = row.runs[0].turns.expect("it was a harvest");
+        let slices = row.runs[0].turns.expect("it was a harvest");
         let switches = row.setting != "switch";
-        assert_eq!(turns > 0, switches, "{row:#?}");
+        assert_eq!(slices > 0, switches, "{row:#?}");
     }
 }
 
@@ -241,7 +241,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
         .args(["harvest", "explore", "--machine"])
         .arg(machine());
     command.args(words).args(["--", "sh", "-c", "echo ran"]);
-    let Left {
+    let ProgramResult {
         stderr,
         stdout,
         end,
@@ -252,7 +252,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_runs() {
+fn invalid_options_are_refused_before_any_run() {
     for (words, code, part) in [
         (["--sweep", "slo"], 2, "--requests"),
         (["--sweep", "all"], 2, "is not one of"),
@@ -272,7 +272,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_what_a_shell_says_of_it() {
+fn a_missing_command_has_the_exit_code_of_a_shell() {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     command
@@ -293,7 +293,7 @@ fn processes(path: &Path) -> usize {
 }
 
 #[test]
-fn ctrl_c_ends_all_processes_and_shows_what_was_measured() {
+fn ctrl_c_ends_all_processes_and_shows_the_runs_so_far() {
     let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
         return;
     };
@@ -310,9 +310,9 @@ fn ctrl_c_ends_all_processes_and_shows_what_was_measured() {
     command.arg(&json).arg("--").arg(&own).arg("flags");
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().expect("it starts");
-    let begun = Instant::now();
+    let started = Instant::now();
     while processes(&own) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nothing runs");
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing runs");
         std::thread::sleep(Duration::from_millis(2));
     }
     // Somewhere in a round, or before the first.

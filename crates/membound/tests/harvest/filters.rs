@@ -27,9 +27,9 @@ fn check(mode: &str, idle: &str, scavengers: [&str; 2]) {
         return;
     };
     let document = &harvested.document;
-    let told =
+    let names_filter =
         |note: &String| note.contains("seccomp") && note.ends_with("scavengers ended before");
-    assert!(document.notes.iter().any(told), "{document:#?}");
+    assert!(document.notes.iter().any(names_filter), "{document:#?}");
     assert_eq!(document.scavengers.len(), 4);
 }
 

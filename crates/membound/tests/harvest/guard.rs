@@ -35,15 +35,19 @@ fn a_yield_that_only_costs_goes_before_scavengers_are_let_in_less() {
     let Some(document) = run("6", "waste", "--max-slowdown 1%") else {
         return;
     };
-    let told = format!("{document:#?}");
-    assert_eq!(states(&document), [SiteState::Out, SiteState::In], "{told}");
+    let context = format!("{document:#?}");
+    assert_eq!(
+        states(&document),
+        [SiteState::Out, SiteState::In],
+        "{context}"
+    );
     let guard = document.guard.expect("there is a guard");
     assert_eq!((guard.yields_taken_out, guard.yields_put_back), (1, 0));
     assert_eq!(guard.yields_out, 1);
     // The other yield is as slow, and stays.
     assert!(guard.steps_out > 0 && guard.final_share < 0.5, "{guard:?}");
     let out = document.sites.iter().find(|it| it.state == SiteState::Out);
-    assert!(out.is_some_and(|it| it.reason.is_some()), "{told}");
+    assert!(out.is_some_and(|it| it.reason.is_some()), "{context}");
 }
 
 #[test]
@@ -52,8 +56,8 @@ fn it_comes_back_when_scavengers_waste_no_more_time() {
     let Some(document) = run("50 2", "waste 3", "--max-slowdown 100%") else {
         return;
     };
-    let told = format!("{document:#?}");
-    assert_eq!(states(&document), [SiteState::In; 2], "{told}");
+    let context = format!("{document:#?}");
+    assert_eq!(states(&document), [SiteState::In; 2], "{context}");
     let guard = document.guard.expect("there is a guard");
     assert!(guard.yields_taken_out > 0, "{guard:?}");
     assert_eq!(guard.yields_put_back, guard.yields_taken_out);

@@ -99,8 +99,8 @@ fn a_short_one_just_runs() {
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");
     assert_eq!(document.primary.yields, 0, "{document:#?}");
-    let told = document.notes.join("\n");
-    assert!(told.contains("ended before a plan"), "{told}");
+    let notes = document.notes.join("\n");
+    assert!(notes.contains("ended before a plan"), "{notes}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn process_of(program: &Path) -> Option<i32> {
 }
 
 #[test]
-fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
+fn a_kill_during_planning_is_reported() {
     let Some(harvest) = unplanned("plain 4000", "forever") else {
         return;
     };
@@ -138,8 +138,8 @@ fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
     command.arg("--").args(harvest.primary_words());
     let program = std::fs::canonicalize(&harvest.primary_words()[0]).expect("it was built");
     let killing = std::thread::spawn(move || {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(30) {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
             std::thread::sleep(Duration::from_millis(20));
             let Some(pid) = process_of(&program) else {
                 continue;
@@ -155,7 +155,7 @@ fn one_that_is_killed_while_its_plan_is_made_is_said_to_be() {
     assert_eq!(left.end, Err(libc::SIGKILL), "{left:#?}");
 }
 
-/// A command that is recorded beside its scavengers, and ends as it does alone, whatever its plan is.
+/// A command that is recorded alongside its scavengers, and ends as it does alone, with any plan.
 #[track_caller]
 fn is_the_same(source: &str, words: &str) {
     let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {
@@ -200,7 +200,7 @@ fn its_threads_come_and_go_while_it_is_recorded() {
 }
 
 #[test]
-fn one_without_a_load_to_wait_for_says_so() {
+fn a_program_without_missing_loads_is_reported() {
     let (Some(program), Some(scavenger)) = (fixture("late.c", "-O2"), scavenger()) else {
         return;
     };
@@ -213,10 +213,10 @@ fn one_without_a_load_to_wait_for_says_so() {
     let (alone, harvested) = (harvest.alone(), harvest.run());
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");
-    let told = document.notes.join("\n");
-    let said = ["no load of the command yields", "has no plan", "too short"];
+    let notes = document.notes.join("\n");
+    let reasons = ["no load of the command yields", "has no plan", "too short"];
     assert!(
-        document.primary.yields > 0 || said.iter().any(|it| told.contains(it)),
+        document.primary.yields > 0 || reasons.iter().any(|it| notes.contains(it)),
         "{document:#?}"
     );
 }

@@ -7,7 +7,6 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod batch;
-mod beside;
 mod bounds;
 mod changes;
 mod endings;
@@ -22,6 +21,7 @@ mod processes;
 mod refusals;
 mod requests;
 mod scavengers;
+mod siblings;
 mod signals;
 mod stacks;
 mod state;

@@ -30,8 +30,8 @@ fn stop(words: &[&str]) -> (String, bool) {
         .args(words)
         .output()
         .expect("the command starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (said, output.status.success())
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (stderr, output.status.success())
 }
 
 #[test]
@@ -42,31 +42,31 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
     // The program ends once its text has changed, and would otherwise run for 47 seconds.
     let words = ["47", "1"];
     let harvest = Harvest::of(&program, &words.join(" ")).with(&scavenger, "forever");
-    let begun = Instant::now();
+    let started = Instant::now();
     let harvested = std::thread::scope(|scope| {
         let running = scope.spawn(|| harvest.run());
         let pid = loop {
             match find(&words) {
                 Some(pid) => break pid,
-                None if begun.elapsed() > Duration::from_secs(30) => panic!("it was not begun"),
+                None if started.elapsed() > Duration::from_secs(30) => panic!("it was not begun"),
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         };
         std::thread::sleep(Duration::from_secs(2));
-        let (said, done) = stop(&[&pid.to_string()]);
-        assert!(done, "{said}");
+        let (stderr, done) = stop(&[&pid.to_string()]);
+        assert!(done, "{stderr}");
         running.join().expect("it runs to its end")
     });
-    let told = format!("{harvested:#?}");
-    assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{told}");
-    assert_eq!(harvested.left.end, Ok(0), "{told}");
-    assert!(begun.elapsed() < Duration::from_secs(40), "{told}");
-    assert!(harvested.document.primary.yields > 0, "{told}");
+    let context = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{context}");
+    assert_eq!(harvested.left.end, Ok(0), "{context}");
+    assert!(started.elapsed() < Duration::from_secs(40), "{context}");
+    assert!(harvested.document.primary.yields > 0, "{context}");
     let notes = &harvested.document.notes;
     let note = notes
         .iter()
         .find(|note| note.contains("it was switched off"));
-    let note = note.unwrap_or_else(|| panic!("{told}"));
+    let note = note.unwrap_or_else(|| panic!("{context}"));
     assert!(
         note.contains("2 of the command's 2 yields were removed"),
         "{note}"
@@ -76,11 +76,11 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
 #[test]
 fn there_is_nothing_to_switch_off_in_other_programs() {
     let own = std::process::id().to_string();
-    let (said, done) = stop(&[&own]);
+    let (stderr, done) = stop(&[&own]);
     assert!(
-        !done && said.contains("is neither a harvest of yours"),
-        "{said}"
+        !done && stderr.contains("is neither a harvest of yours"),
+        "{stderr}"
     );
-    let (said, done) = stop(&["none"]);
-    assert!(!done && said.contains("invalid value"), "{said}");
+    let (stderr, done) = stop(&["none"]);
+    assert!(!done && stderr.contains("invalid value"), "{stderr}");
 }

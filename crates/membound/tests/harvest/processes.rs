@@ -39,7 +39,7 @@ fn it_spawns() {
 }
 
 #[test]
-fn it_executes_another_image_and_that_is_told() {
+fn an_exec_is_reported() {
     let Some(harvest) = harvest("processes.c", "exec") else {
         return;
     };
@@ -82,7 +82,7 @@ fn it_faults_at_a_load_that_yields() {
 }
 
 #[test]
-fn scavengers_outlive_what_it_loads_and_unloads() {
+fn scavengers_survive_dlopen_and_dlclose() {
     if let Some(harvested) = check("ends.c", "load") {
         harvested.ended(0, ScavengerState::Unfinished, None);
     }

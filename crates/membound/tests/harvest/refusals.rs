@@ -6,7 +6,7 @@ use std::path::Path;
 use membound_testkit::Compiler;
 use membound_types::{HarvestRun, ScavengerState};
 
-use crate::suite::{Harvest, Left, finish, fixture, fixture_of, output_of, scavenger};
+use crate::suite::{Harvest, ProgramResult, finish, fixture, fixture_of, output_of, scavenger};
 
 #[test]
 fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
@@ -40,7 +40,7 @@ fn complains(words: &[&str], code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_membound"));
     command.args(["harvest", "run"]).args(words);
-    let Left { stderr, end, .. } = finish(&mut command, room.path());
+    let ProgramResult { stderr, end, .. } = finish(&mut command, room.path());
     assert_eq!(end, Ok(code), "{words:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
     assert!(stderr.contains(part), "{words:?}: {stderr}");
@@ -78,7 +78,7 @@ fn a_directory_for_output_cannot_be_made() {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
     command.args(["--output", "/proc/such", "--"]).arg(&program);
-    let Left {
+    let ProgramResult {
         stderr,
         end,
         stdout,
@@ -89,7 +89,7 @@ fn a_directory_for_output_cannot_be_made() {
 }
 
 /// `membound harvest run --finish` of a program with a file of this text as its scavenger.
-fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<HarvestRun>) {
+fn with_script(program: &Path, room: &Path, text: &str) -> (ProgramResult, Option<HarvestRun>) {
     let script = room.join("script");
     std::fs::write(&script, text).expect("the directory is ours");
     let mode = std::fs::Permissions::from_mode(0o755);
@@ -108,7 +108,7 @@ fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<Harvest
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
+fn files_that_are_no_program_are_refused() {
     let Some(program) = fixture("ends.c", "-O2") else {
         return;
     };
@@ -145,7 +145,7 @@ fn a_script_runs_as_an_ordinary_process() {
     assert_eq!(written.expect("it is there"), "ran\n");
 }
 
-/// A program that cannot be a scavenger, beside one that can: the first runs as an ordinary process, for a
+/// A program that cannot be a scavenger, alongside one that can: the first runs as an ordinary process, for a
 /// reason that contains `part`, and the harvest continues.
 #[track_caller]
 fn is_ordinary_beside_a_scavenger(program: &Path, words: &str, part: &str) {
@@ -197,7 +197,7 @@ fn a_program_of_32_bits_runs_as_an_ordinary_process() {
 }
 
 #[test]
-fn a_program_that_nobody_may_read_runs_as_an_ordinary_process() {
+fn an_unreadable_program_runs_as_an_ordinary_process() {
     let Some(program) = fixture("ends.c", "-O2") else {
         return;
     };

@@ -2,7 +2,7 @@
 
 use membound_types::{HarvestRun, Latencies, LatencySource, PrimaryLatency};
 
-use crate::suite::{Harvest, Harvested, Left, finish, fixture, scavenger};
+use crate::suite::{Harvest, Harvested, ProgramResult, finish, fixture, scavenger};
 
 /// Minimum duration of slow requests, one in ten, in nanoseconds; lower than the nominal one because of the
 /// error of clock calibration.
@@ -46,8 +46,8 @@ fn check(mode: &str, by: &str, requests: u64) {
     let document = &harvested.document;
     assert!(document.notes.is_empty(), "{:#?}", document.notes);
     let latency = latency(document);
-    let told = format!("{latency:#?}");
-    assert_eq!(counted(latency), requests, "{told}");
+    let context = format!("{latency:#?}");
+    assert_eq!(counted(latency), requests, "{context}");
     assert_eq!(latency.by, by);
     let source = match by {
         "sockets" => LatencySource::Socket,
@@ -57,17 +57,17 @@ fn check(mode: &str, by: &str, requests: u64) {
     let mut slow = 0;
     for phase in phases(latency) {
         let bins: u64 = phase.histogram.iter().map(|bin| bin.count).sum();
-        assert_eq!(bins, phase.requests, "{told}");
+        assert_eq!(bins, phase.requests, "{context}");
         let beyond = phase.histogram.iter().filter(|bin| bin.from_ns >= SLOW_NS);
         slow += beyond.map(|bin| bin.count).sum::<u64>();
-        assert!(phase.max_ns >= phase.p99_ns, "{told}");
+        assert!(phase.max_ns >= phase.p99_ns, "{context}");
     }
     // Others may be slow because another process had the processor.
-    assert!(slow + latency.spanning >= requests / 10, "{told}");
+    assert!(slow + latency.spanning >= requests / 10, "{context}");
     // The longer requests are, the more of them begin in one phase and end in another.
     let all = phases(latency).max_by_key(|it| it.requests);
     let most = all.expect("not all requests are that long");
-    assert!(most.p50_ns < SLOW_NS && most.p99_ns >= SLOW_NS, "{told}");
+    assert!(most.p50_ns < SLOW_NS && most.p99_ns >= SLOW_NS, "{context}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn reason(document: &HarvestRun) -> &str {
 }
 
 #[test]
-fn system_calls_of_a_programs_own_are_not_seen() {
+fn raw_system_calls_are_not_observed() {
     if let Some(harvested) = served("raw 2 100", "sockets", "") {
         let reason = reason(&harvested.document);
         assert!(reason.contains("system calls"), "{reason}");
@@ -133,7 +133,7 @@ fn system_calls_of_a_programs_own_are_not_seen() {
 }
 
 #[test]
-fn functions_that_nobody_calls_have_no_requests() {
+fn functions_without_calls_have_no_requests() {
     if let Some(harvested) = served("calls 1 100", "leap", "") {
         let reason = reason(&harvested.document);
         assert!(reason.contains("no call of leap"), "{reason}");
@@ -174,7 +174,7 @@ fn refused(options: &str, code: i32, part: &str) {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
     command.arg("--").arg(&program);
-    let Left {
+    let ProgramResult {
         stdout,
         stderr,
         end,
@@ -208,7 +208,7 @@ fn requests_of_no_primary_are_refused() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_membound"));
     command.args(["harvest", "run", "--no-primary", "--requests", "sockets"]);
     command.arg("--scavenger").arg(scavenger);
-    let Left { stderr, end, .. } = finish(&mut command, room.path());
+    let ProgramResult { stderr, end, .. } = finish(&mut command, room.path());
     assert_eq!(end, Ok(2), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }

@@ -7,7 +7,7 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, output_of, scavenger};
 
-/// Runs a program until its scavengers in `mode` have ended, beside one that works.
+/// Runs a program until its scavengers in `mode` have ended, alongside one that works.
 fn outlasted(mode: &str, options: &str) -> Option<Harvested> {
     let (program, scavenger) = (fixture("ends.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, "outlast")
@@ -82,7 +82,7 @@ fn it_divides_by_zero() {
 }
 
 #[test]
-fn it_executes_what_is_no_instruction() {
+fn it_executes_invalid_instructions() {
     crashes("illegal", libc::SIGILL);
 }
 
@@ -117,7 +117,7 @@ fn its_vectors_are_alive_over_yields() {
 }
 
 #[test]
-fn it_rounds_in_its_own_way() {
+fn it_has_its_own_rounding_mode() {
     works("rounding");
 }
 
@@ -126,7 +126,7 @@ fn it_loads_libraries() {
     works("load");
 }
 
-/// A scavenger that computes endlessly and never reaches a yield, beside one that works.
+/// A scavenger that computes endlessly and never reaches a yield, alongside one that works.
 #[track_caller]
 fn never_yields(program: &str, mode: &str, options: &str) {
     let (Some(program), Some(scavenger)) = (fixture(program, "-O2"), scavenger()) else {
@@ -163,8 +163,8 @@ fn it_never_yields_again_while_threads_come_and_go() {
 fn it_takes_memory_while_there_is_some() {
     if let Some(harvested) = outlasted("hunger", "--memory 128M") {
         harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
-        let told = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
-        assert!(harvested.outputs[0].starts_with(told), "{harvested:#?}");
+        let expected = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
+        assert!(harvested.outputs[0].starts_with(expected), "{harvested:#?}");
     }
 }
 
@@ -183,7 +183,7 @@ fn two_take_memory_from_each_other() {
 }
 
 #[test]
-fn who_needs_little_finds_memory_beside_those_that_take_all() {
+fn small_scavengers_find_memory_while_others_take_all() {
     let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
         return;
     };
@@ -199,7 +199,7 @@ fn who_needs_little_finds_memory_beside_those_that_take_all() {
     }
 }
 
-/// A scavenger that is linked differently, beside one that works.
+/// A scavenger that is linked differently, alongside one that works.
 #[track_caller]
 fn is_linked(words: &str) {
     let (Some(program), Some(linked)) = (

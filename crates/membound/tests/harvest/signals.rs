@@ -25,7 +25,7 @@ fn check(mode: &str) {
 }
 
 #[test]
-fn a_storm_of_signals_finds_the_program_in_turns() {
+fn a_storm_of_signals_interrupts_slices() {
     check("storm");
 }
 
@@ -50,12 +50,12 @@ fn a_storm_of_signals_comes_to_a_thread_whose_other_stack_holds_one_frame() {
 }
 
 #[test]
-fn handlers_leave_turns_by_siglongjmp() {
+fn handlers_leave_slices_by_siglongjmp() {
     check("jump");
 }
 
 #[test]
-fn handlers_leave_turns_by_siglongjmp_from_another_stack() {
+fn handlers_leave_slices_by_siglongjmp_from_another_stack() {
     check("jump-onstack");
 }
 

@@ -43,6 +43,6 @@ fn a_handler_runs_on_a_stack_that_the_thread_has_not_got_meanwhile() {
 }
 
 #[test]
-fn a_thread_is_told_of_the_alternate_stacks_that_it_set_itself() {
+fn sigaltstack_returns_the_stack_that_the_thread_set() {
     check("asked");
 }

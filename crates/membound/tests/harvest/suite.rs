@@ -47,7 +47,7 @@ pub(crate) fn scavenger() -> Option<PathBuf> {
 
 /// Output and end of a program.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct ProgramResult {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     /// The exit code, or the signal as the error.
@@ -79,7 +79,7 @@ enum Planned {
 /// Result of a harvest.
 #[derive(Debug)]
 pub(crate) struct Harvested {
-    pub(crate) left: Left,
+    pub(crate) left: ProgramResult,
     pub(crate) document: HarvestRun,
     /// Standard output of each scavenger.
     pub(crate) outputs: Vec<String>,
@@ -139,7 +139,7 @@ impl Harvest {
     }
 
     /// Runs the program alone, unpatched.
-    pub(crate) fn alone(&self) -> Left {
+    pub(crate) fn alone(&self) -> ProgramResult {
         let mut command = Command::new(&self.primary);
         command.args(&self.words);
         finish(&mut command, self.room.path())
@@ -180,7 +180,7 @@ impl Harvest {
     }
 
     /// Runs `membound harvest explore` on it; returns its output, and its document if it wrote one.
-    pub(crate) fn explore(&self) -> (Left, Option<HarvestExplore>) {
+    pub(crate) fn explore(&self) -> (ProgramResult, Option<HarvestExplore>) {
         let json = self.room.path().join("explore.json");
         let mut command = self.command_of("explore");
         command.arg("--json").arg(&json);
@@ -298,15 +298,15 @@ pub(crate) fn measured() -> &'static Path {
             .args(parts)
             .args(["--quick", "--json"]);
         let output = command.arg(&path).output().expect("the command starts");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         path
     });
     &MEASURED
 }
 
 /// Runs `command` to its end, in an environment of its own.
-pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
+pub(crate) fn finish(command: &mut Command, room: &Path) -> ProgramResult {
     // Files rather than pipes: a child that outlives its parent would keep a pipe open.
     let [out, err] = ["stdout", "stderr"].map(|name| room.join(name));
     command
@@ -330,7 +330,7 @@ pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
         panic!("{command:?}: it did not end within {TIMEOUT:?}\n{stdout}\n{stderr}");
     };
     let signal = || status.signal().expect("it exited or was killed");
-    Left {
+    ProgramResult {
         stdout,
         stderr,
         end: status.code().ok_or_else(signal),
@@ -339,8 +339,8 @@ pub(crate) fn finish(command: &mut Command, room: &Path) -> Left {
 
 /// Waits for `child`; kills its group when it takes too long, and returns `None`.
 fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let begun = Instant::now();
-    while begun.elapsed() < TIMEOUT {
+    let started = Instant::now();
+    while started.elapsed() < TIMEOUT {
         if let Some(status) = child.try_wait().expect("it is our child") {
             return Some(status);
         }

@@ -13,8 +13,8 @@ fn check(mode: &str, options: &str) -> Option<Harvested> {
         .options("--copies 2 --per-thread 1")
         .options(options);
     let harvested = harvest.run();
-    let said = format!("{mode}: 0 wrong\n");
-    assert_eq!(harvested.left.stdout, said, "{harvested:#?}");
+    let expected = format!("{mode}: 0 wrong\n");
+    assert_eq!(harvested.left.stdout, expected, "{harvested:#?}");
     assert_eq!(harvested.left.end, Ok(0), "{harvested:#?}");
     Some(harvested)
 }
@@ -47,12 +47,12 @@ fn waits_that_the_kernel_refuses_are_refused() {
 }
 
 #[test]
-fn threads_that_wait_for_each_other_miss_no_turn() {
+fn threads_that_wait_for_each_other_lose_no_wakeup() {
     check("turns", "");
 }
 
 #[test]
-fn descriptors_that_are_waited_for_are_told_of_once() {
+fn readiness_of_descriptors_is_reported_once() {
     check("descriptors", "");
 }
 
@@ -62,7 +62,7 @@ fn signals_come_into_short_sleeps() {
 }
 
 #[test]
-fn without_them_nobody_runs_in_waits() {
+fn without_waits_no_scavenger_runs_in_waits() {
     for options in ["--without waits", "--idle steal"] {
         if let Some(harvested) = check("sleeps", options) {
             assert!(in_waits_s(&harvested) <= 0.0, "{harvested:#?}");

@@ -136,7 +136,7 @@ fn a_failed_gate_fails_the_step_and_has_a_summary() {
 }
 
 #[test]
-fn without_a_verdict_the_step_says_why() {
+fn without_a_verdict_the_step_gives_the_reason() {
     for (inputs, code, reason) in [
         (&[("GATE_BASE", "")][..], 0, "the input base is empty"),
         (&[("GATE_RUNS", "0")], 0, "the input runs is `0`"),

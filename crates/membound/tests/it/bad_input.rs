@@ -58,7 +58,7 @@ fn a_command_that_needs_a_subcommand_shows_its_help() {
 }
 
 #[test]
-fn a_result_that_nobody_got_is_a_failure() {
+fn an_undelivered_result_is_a_failure() {
     let membound = Membound::new();
     for line in [
         "model show origin2000",
@@ -98,7 +98,7 @@ fn options_that_mean_nothing_to_the_part_are_refused() {
 #[test]
 fn impossible_values_are_named_before_anything_is_measured() {
     let membound = Membound::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     // Code 2 for requests that make sense on no machine, 1 for what this machine lacks; with several parts,
     // the error is found before the first one is measured.
     for (code, line, part) in [
@@ -149,7 +149,7 @@ fn impossible_values_are_named_before_anything_is_measured() {
         membound.run(line).complains(code, &[part]);
     }
     // None of these refusals measured anything.
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(started.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn pages_that_are_not_there_are_named_with_a_remedy() {
 #[test]
 fn unwritable_outputs_are_found_before_measuring() {
     let membound = Membound::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     membound
         .run("measure --json no/such/directory/x.json")
         .complains(1, &["no/such/directory"]);
@@ -233,7 +233,7 @@ fn unwritable_outputs_are_found_before_measuring() {
         .run("tour --html no/such/directory/x.html")
         .complains(1, &["no/such/directory"]);
     // A measurement of everything takes far longer than this.
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn paths_need_not_be_utf_8() {
 }
 
 #[test]
-fn without_a_writable_home_the_profile_is_not_kept_and_that_is_said() {
+fn without_a_writable_home_the_profile_is_not_kept_and_a_warning_is_printed() {
     let _busy = busy();
     let membound = Membound::new();
     let output = membound

@@ -106,9 +106,9 @@ impl Batch {
 
 #[track_caller]
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let start = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < TIMEOUT, "{what}");
+        assert!(start.elapsed() < TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -124,7 +124,7 @@ fn row(number: u64, exit_code: i32, signal: i32, command: &str) -> (u64, i32, i3
 }
 
 #[test]
-fn outputs_are_whole_and_in_order() {
+fn outputs_are_complete_and_in_order() {
     let lines = "sh -c 'sleep 0.3; echo one; echo err >&2'\n# none\n\necho two; echo three\n";
     let batch = Batch::of(lines);
     let finished = batch.run("-j 2");
@@ -247,7 +247,7 @@ fn usage_errors_are_one_line() {
 }
 
 #[test]
-fn a_batch_resumes_after_what_the_log_has() {
+fn a_batch_resumes_after_the_jobs_in_the_log() {
     let lines = "echo a >> a\nsh -c 'echo b >> b; exit 3'\n";
     let batch = Batch::of(lines);
     batch.check("-j 1 --joblog log", 1);
@@ -270,7 +270,7 @@ fn a_batch_resumes_after_what_the_log_has() {
         (batch.read("a"), batch.read("c")),
         ("a\n".to_owned(), "c\n".to_owned())
     );
-    // Without being told to resume, a batch begins anew.
+    // Without --resume, a batch begins anew.
     batch.check("-j 1 --joblog log", 1);
     assert_eq!(batch.log().len(), 3);
     assert_eq!(batch.read("a"), "a\na\n");
@@ -301,7 +301,7 @@ fn a_batch_halts_soon_or_now() {
 }
 
 #[test]
-fn one_signal_starts_nothing_more_and_a_second_ends_what_runs() {
+fn one_signal_stops_new_jobs_and_a_second_ends_running_ones() {
     let lines = "touch one; sleep 0.5; touch end\ntouch two\n";
     let batch = Batch::of(lines);
     let mut child = batch.begin("-j 1 --joblog log", "one");
@@ -392,7 +392,7 @@ fn the_second_batch_starts_the_longest_first() {
 }
 
 #[test]
-fn a_job_log_that_cannot_be_written_is_told_before_anything_runs() {
+fn an_unwritable_job_log_is_reported_before_any_job_runs() {
     let batch = Batch::of("touch one\n");
     batch
         .run("--joblog /dev/full")

@@ -204,7 +204,7 @@ fn a_directory_names_the_bad_host_and_skips_what_is_no_profile() {
     let failed = membound.run("compare fleet --fail-on 20%");
     assert_eq!(failed.code, Some(1));
     assert!(failed.stderr.contains("bad.json"), "{}", failed.stderr);
-    // A file beside the directory is held against the median.
+    // A file in addition to the directory is compared with the median.
     write(home, "mine.json", &profile("mine", 1.5));
     let mine = membound.run("compare fleet mine.json --format json").json();
     assert_eq!(mine["profiles"][0]["median_of"], 13);
@@ -285,7 +285,7 @@ fn labels_of_conditions_name_columns_and_rows() {
 }
 
 #[test]
-fn the_same_file_twice_and_other_processors_are_compared_and_said() {
+fn the_same_file_twice_and_other_processors_are_compared_with_a_note() {
     let membound = Membound::new();
     let home = membound.home.path();
     write(home, "a.json", &profile("a", 1.0));

@@ -45,7 +45,7 @@ fn offered(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn scripts_of_every_shell_have_all_commands_that_are_seen_and_no_other() {
+fn scripts_of_every_shell_have_all_visible_commands_and_no_other() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = script(shell);
         for name in VISIBLE {

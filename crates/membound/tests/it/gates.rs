@@ -59,7 +59,7 @@ const BAD: &str = "--base a1.run a2.run a3.run --new c1.run c2.run c3.run";
 const GOOD: &str = "--base a1.run a2.run a3.run --new b1.run b2.run b3.run";
 
 #[test]
-fn sides_are_put_together_and_held_to_every_expression() {
+fn sides_are_combined_and_checked_against_every_expression() {
     let membound = runs();
     let expressions = [
         "memory-bound +3pt",
@@ -70,9 +70,9 @@ fn sides_are_put_together_and_held_to_every_expression() {
     ];
     let failed = compare(&membound, BAD, &expressions);
     assert_eq!(failed.code, Some(1), "{failed:?}");
-    let told: Vec<&str> = failed.stderr.lines().collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[0].starts_with("membound: memory-bound +3pt failed: "));
+    let stderr_lines: Vec<&str> = failed.stderr.lines().collect();
+    assert_eq!(stderr_lines.len(), 3, "{stderr_lines:?}");
+    assert!(stderr_lines[0].starts_with("membound: memory-bound +3pt failed: "));
     for word in [
         "Gates",
         "failed",
@@ -147,7 +147,7 @@ fn the_document_has_gates_and_sides() {
 }
 
 #[test]
-fn junit_and_markdown_are_what_others_read() {
+fn junit_and_markdown_are_valid() {
     let membound = runs();
     let home = membound.home.path();
     let expressions = [
@@ -260,7 +260,7 @@ fn what_makes_no_sense_is_one_line_and_usage() {
 }
 
 #[test]
-fn runs_that_cannot_tell_are_refused() {
+fn runs_without_the_needed_parts_are_refused() {
     let membound = runs();
     let mut plain = program(0.4).finish();
     plain.meta.objects_from_bytes = None;

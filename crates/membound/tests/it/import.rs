@@ -93,7 +93,7 @@ fn record(home: &Path, options: &[&str]) -> bool {
 
 /// One sample in the output of perf.
 #[derive(Debug)]
-struct Said {
+struct ScriptSample {
     tid: u32,
     t_us: u64,
     period: u64,
@@ -115,7 +115,7 @@ fn script(home: &Path, options: &[&str]) -> String {
 }
 
 /// All samples of perf.data, from `perf script`.
-fn said(home: &Path) -> Vec<Said> {
+fn script_samples(home: &Path) -> Vec<ScriptSample> {
     let text = script(home, &["-G", "-F", "tid,time,period,ip,sym,dso"]);
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -123,7 +123,7 @@ fn said(home: &Path) -> Vec<Said> {
         let (tid, time, period, _ip) = (next(), next(), next(), next());
         let (seconds, micros) = time.trim_end_matches(':').split_once('.').unwrap();
         let (function, file) = line.rsplit_once(" (").unwrap();
-        Said {
+        ScriptSample {
             tid: tid.parse().unwrap(),
             t_us: seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap(),
             period: period.parse().unwrap(),
@@ -172,20 +172,23 @@ fn counts(samples: impl Iterator<Item = (String, String)>) -> BTreeMap<(String, 
 }
 
 /// Checks that a run agrees with perf's output for the same recording.
-fn is_the_same(run: &RunData, said: &[Said]) {
-    assert!(said.len() > 100, "{}", said.len());
-    assert_eq!(run.samples.len(), said.len());
+fn is_the_same(run: &RunData, expected: &[ScriptSample]) {
+    assert!(expected.len() > 100, "{}", expected.len());
+    assert_eq!(run.samples.len(), expected.len());
     let all_ns: u64 = run.samples.iter().map(|sample| sample.weight_ns).sum();
-    assert_eq!(all_ns, said.iter().map(|said| said.period).sum::<u64>());
-    let first_us = said.iter().map(|said| said.t_us).min().unwrap();
+    assert_eq!(
+        all_ns,
+        expected.iter().map(|sample| sample.period).sum::<u64>()
+    );
+    let first_us = expected.iter().map(|sample| sample.t_us).min().unwrap();
     let origin_us = first_us - run.samples[0].t_ns / 1000;
     let mut places = BTreeMap::new();
-    for (sample, said) in run.samples.iter().zip(said) {
-        assert_eq!(run.threads[sample.thread.index()].tid, said.tid);
-        assert_eq!(sample.weight_ns, said.period);
+    for (sample, expected) in run.samples.iter().zip(expected) {
+        assert_eq!(run.threads[sample.thread.index()].tid, expected.tid);
+        assert_eq!(sample.weight_ns, expected.period);
         // perf prints microseconds, rounded down.
-        assert!(sample.t_ns / 1000 + origin_us <= said.t_us + 1);
-        assert!(sample.t_ns / 1000 + origin_us + 1 >= said.t_us);
+        assert!(sample.t_ns / 1000 + origin_us <= expected.t_us + 1);
+        assert!(sample.t_ns / 1000 + origin_us + 1 >= expected.t_us);
         let leaf = run.stacks[sample.stack.index()].frame;
         places.entry(leaf).or_insert_with(|| place(run, leaf));
     }
@@ -193,14 +196,14 @@ fn is_the_same(run: &RunData, said: &[Said]) {
         let leaf = run.stacks[sample.stack.index()].frame;
         places[&leaf].clone()
     }));
-    let theirs = counts(said.iter().map(|said| {
-        let is_kernel = said.file.starts_with("[kernel") || said.file.starts_with("[guest");
+    let theirs = counts(expected.iter().map(|sample| {
+        let is_kernel = sample.file.starts_with("[kernel") || sample.file.starts_with("[guest");
         let file = if is_kernel {
             "[kernel.kallsyms]"
         } else {
-            &said.file
+            &sample.file
         };
-        (said.function.clone(), file.to_owned())
+        (sample.function.clone(), file.to_owned())
     }));
     assert_eq!(ours, theirs);
     for function in ["chase", "compute"] {
@@ -229,7 +232,7 @@ fn what_perf_records_is_imported_to_the_last_sample() {
             return;
         }
         let run = import(&membound, "perf.data");
-        is_the_same(&run, &said(home));
+        is_the_same(&run, &script_samples(home));
         assert_eq!(run.meta.timer, TimerKind::CpuClock);
         assert!(run.meta.imported.as_deref().unwrap().contains("cpu-clock"));
         // The program's code is available, so the run says what its samples waited for.
@@ -262,7 +265,7 @@ fn call_chains_lead_to_main_by_frame_pointers_and_by_unwinding() {
             return;
         }
         let run = import(&membound, "perf.data");
-        is_the_same(&run, &said(home));
+        is_the_same(&run, &script_samples(home));
         let mut leading = 0;
         let mut in_chase = 0;
         for sample in &run.samples {
@@ -296,7 +299,7 @@ fn call_chains_lead_to_main_by_frame_pointers_and_by_unwinding() {
 }
 
 #[test]
-fn the_text_of_perf_script_says_the_same() {
+fn the_text_of_perf_script_gives_the_same_run() {
     let membound = Membound::new();
     let home = membound.home.path();
     if program(home).is_none() {
@@ -309,7 +312,7 @@ fn the_text_of_perf_script_says_the_same() {
         let text = script(home, &["--header", "-F", "+pid,+period"]);
         fs::write(home.join("perf.txt"), text).unwrap();
         let run = import(&membound, "perf.txt");
-        is_the_same(&run, &said(home));
+        is_the_same(&run, &script_samples(home));
         assert_eq!(run.processes.len(), 1);
         let report = membound.run("report got.run --by function").printed();
         assert!(report.contains("chase"), "{report}");
@@ -451,9 +454,9 @@ fn cycles_become_time_and_other_events_are_counted() {
             .iter()
             .all(|sample| sample.weight_ns == 1_000_000)
     );
-    let told = |text: &str| run.gaps.iter().find(|gap| gap.reason.contains(text));
-    assert_eq!(told("cache-misses").unwrap().count, Some(20));
-    assert!(told("2.00 GHz").is_some(), "{:?}", run.gaps);
+    let gap = |text: &str| run.gaps.iter().find(|gap| gap.reason.contains(text));
+    assert_eq!(gap("cache-misses").unwrap().count, Some(20));
+    assert!(gap("2.00 GHz").is_some(), "{:?}", run.gaps);
 }
 
 /// Checks that nothing is imported, with one line of error, and that the earlier output file is unchanged.
@@ -463,11 +466,11 @@ fn refused(membound: &Membound, name: &str, parts: &[&str]) {
     let done = membound.run(&format!("import {name} -o kept.run"));
     done.complains(1, parts);
     assert_eq!(fs::read_to_string(home.join("kept.run")).unwrap(), "kept");
-    let beside = fs::read_dir(home).unwrap().filter(|entry| {
+    let temporary = fs::read_dir(home).unwrap().filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with(".tmp")
     });
-    assert_eq!(beside.count(), 0);
+    assert_eq!(temporary.count(), 0);
 }
 
 #[test]

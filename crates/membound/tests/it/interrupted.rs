@@ -21,7 +21,7 @@ fn start(membound: &Membound) -> Child {
 
 /// Waits until there is a file under the data directory whose name ends in `ending`; returns its contents.
 fn wait_for_kept(home: &Path, ending: &str) -> String {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let kept = fs::read_dir(home.join("data/membound/machines"))
             .into_iter()
@@ -34,7 +34,7 @@ fn wait_for_kept(home: &Path, ending: &str) -> String {
             return text;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(120),
+            started.elapsed() < Duration::from_secs(120),
             "no part was kept in two minutes"
         );
         std::thread::sleep(Duration::from_millis(20));

@@ -57,7 +57,7 @@ fn copies_and_random_order_are_understood() {
 }
 
 #[test]
-fn membound_reads_what_it_prints() {
+fn membound_reads_its_own_output() {
     let membound = Membound::new();
     let finished = membound.run("lat_mem_rd -N 2 16 128");
     std::fs::write(membound.home.path().join("saved.txt"), &finished.stdout).unwrap();

@@ -84,7 +84,7 @@ fn no_threads() -> std::io::Result<()> {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn without_executable_memory_portable_kernels_measure_and_the_document_says_so() {
+fn without_executable_memory_portable_kernels_measure_and_are_reported() {
     let membound = Membound::new();
     let line = "measure latency --quick --sizes 16K,64K --page 4k --json -";
     let Ok(finished) = run_under(&membound, line, no_executable_memory) else {
@@ -92,10 +92,10 @@ fn without_executable_memory_portable_kernels_measure_and_the_document_says_so()
         return;
     };
     let json = finished.json();
-    let told = json["machine"]["conditions"]["labels"]["kernels"].as_str();
+    let kernels = json["machine"]["conditions"]["labels"]["kernels"].as_str();
     assert!(
-        told.is_some_and(|it| it.starts_with("portable")),
-        "{told:?}"
+        kernels.is_some_and(|it| it.starts_with("portable")),
+        "{kernels:?}"
     );
     assert!(finished.stderr.contains("portable"), "{}", finished.stderr);
     for point in json["points"].as_array().unwrap() {

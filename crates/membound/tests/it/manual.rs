@@ -50,7 +50,7 @@ fn options(name: &str) -> Vec<String> {
 
 #[test]
 fn every_command_has_a_page_that_names_its_options() {
-    let mut seen = 0;
+    let mut pages = 0;
     for name in names() {
         let page = page(name);
         assert!(page.starts_with(".ie") || page.starts_with(".TH"), "{name}");
@@ -62,14 +62,14 @@ fn every_command_has_a_page_that_names_its_options() {
         for option in options(name) {
             let escaped = option.replace('-', "\\-");
             assert!(page.contains(&escaped), "{name}: no {option}");
-            seen += 1;
+            pages += 1;
         }
     }
-    assert!(seen > 100, "only {seen} options");
+    assert!(pages > 100, "only {pages} options");
 }
 
 #[test]
-fn the_first_page_names_every_command_that_is_seen() {
+fn the_first_page_names_every_visible_command() {
     let page = page("");
     for name in VISIBLE {
         let escaped = format!("membound\\-{}", name.replace('-', "\\-"));
@@ -115,8 +115,8 @@ fn formatters_have_nothing_to_say_against_a_page() {
             let written = stdin.write_all(page(name).as_bytes());
             written.expect("the formatter reads");
             drop(stdin);
-            let said = formatter.wait_with_output().expect("it ends");
-            let texts = [said.stdout, said.stderr].concat();
+            let output = formatter.wait_with_output().expect("it ends");
+            let texts = [output.stdout, output.stderr].concat();
             assert_eq!(String::from_utf8_lossy(&texts), "", "{tool}: {name}");
         }
     }
@@ -142,7 +142,7 @@ fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
 }
 
 #[test]
-fn all_pages_are_written_under_the_names_that_man_looks_for() {
+fn all_pages_have_the_file_names_that_man_expects() {
     let membound = Membound::new();
     let done = membound.run("man --all .");
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), ""), "{done:?}");

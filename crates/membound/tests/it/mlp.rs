@@ -40,7 +40,7 @@ fn the_document_has_the_fields_of_the_contract() {
 }
 
 #[test]
-fn every_area_has_hits_that_add_up_to_its_loads_or_says_why_not() {
+fn every_area_has_hits_that_sum_to_its_loads_or_a_reason() {
     let json = Membound::new()
         .run("measure mlp --quick --loads 1,2 --fillers 0 --areas 256M --page 4k --json -")
         .json();

@@ -100,7 +100,7 @@ fn near(found: f64, truth: f64, what: &str) {
 }
 
 #[test]
-fn the_origin2000_is_found_again_and_what_cannot_be_told_apart_is_said() {
+fn the_origin2000_is_recovered_and_unidentifiable_parameters_are_reported() {
     let membound = Membound::new();
     let sizes = list(&SIZES[2..]);
     let options = format!("--topology origin2000 --sizes {sizes}");
@@ -293,7 +293,7 @@ fn other_tools_output_and_stdin_are_read() {
 }
 
 #[test]
-fn bad_data_is_one_line_that_says_where_and_what() {
+fn bad_data_is_a_one_line_error_with_place_and_reason() {
     let membound = Membound::new();
     let header = "window_bytes,area_bytes,seconds_per_window\n";
     let good = "1024,16384,1e-6\n1024,32768,2e-6\n";
@@ -347,7 +347,7 @@ fn bad_data_is_one_line_that_says_where_and_what() {
 }
 
 #[test]
-fn bad_topologies_are_one_line_that_says_where_and_what() {
+fn bad_topologies_are_a_one_line_error_with_place_and_reason() {
     let membound = Membound::new();
     let csv = origin2000(&[1024, 2048]);
     let component = "[[component]]\nsymbol = \"t_o\"\nname = \"program\"\nline = 8\n";
@@ -401,7 +401,7 @@ fn bad_topologies_are_one_line_that_says_where_and_what() {
 }
 
 #[test]
-fn files_that_hold_no_model_say_what_they_hold() {
+fn files_without_a_model_are_refused_by_kind() {
     let membound = Membound::new();
     let table = membound.home.path().join("plain.csv");
     fs::write(&table, "size_bytes,ns\n4096,1\n8192,1\n16384,2\n").unwrap();

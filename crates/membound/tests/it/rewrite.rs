@@ -165,7 +165,7 @@ fn counts_go_to_stderr_and_the_programs_output_stays_its_own() {
 }
 
 #[test]
-fn the_environment_looks_as_it_would_without_membound() {
+fn the_environment_is_the_same_as_without_membound() {
     let membound = Membound::new();
     for preload in [None, Some(""), Some("libm.so.6")] {
         let run = |mut command: Command| {
@@ -253,7 +253,7 @@ fn exit_codes_and_signals_are_passed_on() {
 }
 
 #[test]
-fn what_is_sent_to_membound_alone_reaches_the_program() {
+fn signals_to_membound_alone_reach_the_program() {
     let membound = Membound::new();
     let _busy = busy();
     let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
@@ -277,7 +277,7 @@ fn what_is_sent_to_membound_alone_reaches_the_program() {
 }
 
 #[test]
-fn a_program_outlives_a_launcher_that_was_killed() {
+fn a_program_survives_a_killed_launcher() {
     let membound = Membound::new();
     let _busy = busy();
     let done = membound.home.path().join("done");
@@ -299,10 +299,10 @@ fn a_program_outlives_a_launcher_that_was_killed() {
     child.wait().unwrap();
     // The program inherited the other end of the pipe.
     drop(child);
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     while fs::read_to_string(&done).ok().as_deref() != Some("fine\n") {
         assert!(
-            begun.elapsed().as_secs() < 60,
+            started.elapsed().as_secs() < 60,
             "the program did not end well"
         );
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -310,7 +310,7 @@ fn a_program_outlives_a_launcher_that_was_killed() {
 }
 
 #[test]
-fn a_static_program_runs_as_it_is_and_is_told() {
+fn a_static_program_runs_unpatched_and_is_reported() {
     let membound = Membound::new();
     let source = "int main(void) { return 5; }";
     let Some(program) = compile(&membound, "still", source, &["-static"]) else {
@@ -486,7 +486,7 @@ fn a_kept_plan_is_the_same_as_a_new_one() {
 }
 
 #[test]
-fn binaries_that_are_none_are_told_in_one_line() {
+fn files_that_are_no_binary_are_a_one_line_error() {
     let membound = Membound::new();
     let here = membound.home.path();
     fs::write(here.join("empty"), "").unwrap();

@@ -32,7 +32,7 @@ fn without_a_file_the_usual_run_is_reported() {
 }
 
 #[test]
-fn a_run_without_samples_says_so_and_fails() {
+fn a_run_without_samples_is_reported_and_fails() {
     let membound = Membound::new();
     machine(&membound);
     // A sampling period of seconds, more CPU time than the program uses.
@@ -166,8 +166,8 @@ fn a_machine_that_was_never_measured_is_not_measured_for_a_harvest() {
     command.args(["--scavenger", "/bin/echo once", "--output", "out"]);
     let finished = Finished::of(&command.output().unwrap());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let told = fs::read_to_string(membound.home.path().join("out/1-0.out")).unwrap();
-    assert_eq!(told, "once\n");
+    let output = fs::read_to_string(membound.home.path().join("out/1-0.out")).unwrap();
+    assert_eq!(output, "once\n");
     assert!(
         !finished.stderr.contains("measuring this machine"),
         "{finished:?}"

@@ -45,8 +45,8 @@ fn documents_name_the_build_that_wrote_them() {
     let membound = Membound::new();
     let long = version();
     let doctor = membound.run("doctor --json").json();
-    let told = doctor["membound_version"].as_str();
-    assert_eq!(told.map(|it| format!("membound {it}\n")), Some(long));
+    let version = doctor["membound_version"].as_str();
+    assert_eq!(version.map(|it| format!("membound {it}\n")), Some(long));
 }
 
 /// Runs git in `place` without the user's configuration, with a fixed author and date.
@@ -63,7 +63,7 @@ fn git(place: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_commit_is_told_with_its_day_and_whether_files_differ() {
+fn the_version_has_commit_date_and_dirty_mark() {
     if !membound_testkit::is_there("git") {
         return membound_testkit::skipped("no git");
     }

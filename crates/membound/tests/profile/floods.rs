@@ -28,9 +28,9 @@ fn twenty_million_blocks_are_sampled_and_their_numbers_lie_in_the_intervals() {
             continue;
         };
         // Twice the interval: a check that fails by chance one time in twenty proves nothing.
-        let beside = (high - low) / 2;
+        let margin = (high - low) / 2;
         assert!(
-            (low - beside..=high + beside).contains(&truth),
+            (low - margin..=high + margin).contains(&truth),
             "{mark}: {} in {low} to {high}, not {truth}\n{}",
             row.blocks,
             run.show()

@@ -61,34 +61,37 @@ fn loads_that_miss_yield_and_loads_that_hit_do_not() {
         return;
     };
     let plan = document(run, ["--max-overhead", "10%"]);
-    let told = format!("{plan:#?}\n{}", run.show());
-    assert_eq!(plan.kind, Kind::HarvestPlan, "{told}");
+    let context = format!("{plan:#?}\n{}", run.show());
+    assert_eq!(plan.kind, Kind::HarvestPlan, "{context}");
     let chase = of_function(&plan, "chase");
     let stalled: f64 = chase.iter().map(|site| site.stall_fraction).sum();
     let chosen = || chase.iter().filter(|site| site.chosen);
-    let taken: f64 = chosen().map(|site| site.stall_fraction).sum();
-    assert!(taken > 0.9 * stalled && stalled > 0.3, "{told}");
+    let chosen_stall: f64 = chosen().map(|site| site.stall_fraction).sum();
+    assert!(chosen_stall > 0.9 * stalled && stalled > 0.3, "{context}");
     for site in chosen() {
-        assert_eq!(site.reason, YieldReason::Pays, "{told}");
-        assert!(site.likelihood.is_some_and(|it| it.value > 0.5), "{told}");
-        assert!(site.predicted_gain > 0.0, "{told}");
+        assert_eq!(site.reason, YieldReason::Pays, "{context}");
+        assert!(
+            site.likelihood.is_some_and(|it| it.value > 0.5),
+            "{context}"
+        );
+        assert!(site.predicted_gain > 0.0, "{context}");
     }
     let work = of_function(&plan, "work");
-    assert!(!work.is_empty(), "{told}");
+    assert!(!work.is_empty(), "{context}");
     for site in work {
-        assert!(!site.chosen, "{told}");
+        assert!(!site.chosen, "{context}");
         let hits = [
             YieldReason::LittleStall,
             YieldReason::Hits,
             YieldReason::NotCounted,
             YieldReason::NotTimed,
         ];
-        assert!(hits.contains(&site.reason), "{told}");
+        assert!(hits.contains(&site.reason), "{context}");
     }
     let totals = plan.totals;
-    assert!(totals.gain_fraction > 0.25, "{told}");
-    assert!(totals.gain_fraction < totals.stall_fraction, "{told}");
-    assert!(totals.hit_cost_fraction <= 0.1, "{told}");
+    assert!(totals.gain_fraction > 0.25, "{context}");
+    assert!(totals.gain_fraction < totals.stall_fraction, "{context}");
+    assert!(totals.hit_cost_fraction <= 0.1, "{context}");
 }
 
 #[test]
@@ -98,17 +101,17 @@ fn a_chase_through_a_near_cache_is_refused_since_it_hits() {
         return;
     };
     let plan = document(&run, []);
-    let told = format!("{plan:#?}\n{}", run.show());
+    let context = format!("{plan:#?}\n{}", run.show());
     let chase = of_function(&plan, "chase");
-    assert!(!chase.is_empty(), "{told}");
+    assert!(!chase.is_empty(), "{context}");
     for site in chase {
-        assert!(!site.chosen, "{told}");
+        assert!(!site.chosen, "{context}");
     }
     let refused = plan.sites.iter().any(|site| {
         site.symbol == "chase"
             && matches!(site.reason, YieldReason::Hits | YieldReason::LittleStall)
     });
-    assert!(refused, "{told}");
+    assert!(refused, "{context}");
 }
 
 /// Reads files as the command does.
@@ -162,7 +165,7 @@ fn no_overhead_means_no_yield_that_could_hit() {
 }
 
 #[test]
-fn a_scavenger_gives_way_within_the_bound() {
+fn a_scavenger_yields_within_the_bound() {
     let Some(run) = far() else {
         return;
     };
@@ -179,24 +182,24 @@ fn a_scavenger_gives_way_within_the_bound() {
             ],
         );
         let bound_ns: f64 = bound.parse().expect("it is a number");
-        let told = format!("{rule} {bound}: {plan:#?}\n{}", run.show());
-        assert_eq!(plan.options.bound_ns, Some(bound_ns), "{told}");
+        let context = format!("{rule} {bound}: {plan:#?}\n{}", run.show());
+        assert_eq!(plan.options.bound_ns, Some(bound_ns), "{context}");
         for symbol in ["chase", "work"] {
             let function = plan.functions.iter().find(|it| it.symbol == symbol);
-            let function = function.unwrap_or_else(|| panic!("no {symbol} in {told}"));
-            assert!(function.profiled, "{told}");
+            let function = function.unwrap_or_else(|| panic!("no {symbol} in {context}"));
+            assert!(function.profiled, "{context}");
             let bounded = function.distance_ns.is_some_and(|ns| ns <= bound_ns + 0.01);
             let excused = function
                 .gaps
                 .iter()
                 .any(|gap| gap.why != GapReason::UnknownCall);
-            assert!(bounded || excused, "{told}");
+            assert!(bounded || excused, "{context}");
         }
         // The loop of this function has no load that yields.
         let in_work = plan.sites.iter().any(|site| {
             site.symbol == "work" && site.kind == YieldKind::Scavenger && site.every > 1
         });
-        assert!(in_work, "{told}");
+        assert!(in_work, "{context}");
     }
 }
 
@@ -219,15 +222,15 @@ fn a_changed_binary_is_refused() {
     std::fs::remove_file(&program).expect("it is ours");
     std::fs::copy(other, &program).expect("it can be copied");
     let refused = plan(&run, []);
-    let told = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let stderr = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
     for word in [
         &program.display().to_string(),
         "is not the file that was profiled",
         "membound profile -- ",
     ] {
-        assert!(told.contains(word), "{word} in {told}");
+        assert!(stderr.contains(word), "{word} in {stderr}");
     }
     // Without the file nothing can be patched, and the plan says so.
     std::fs::remove_file(&program).expect("it is ours");
@@ -241,7 +244,7 @@ fn a_changed_binary_is_refused() {
 }
 
 #[test]
-fn what_a_run_lacks_is_said_with_its_remedy() {
+fn missing_parts_of_a_run_are_reported_with_remedies() {
     let Some(program) = fixture("share.c", "-O2") else {
         return;
     };
@@ -253,18 +256,18 @@ fn what_a_run_lacks_is_said_with_its_remedy() {
         [NEAR_BYTES, "50", "400"],
     );
     let output = plan(&run, ["--role", "scavenger"]);
-    let told = text(&output.stdout);
+    let stdout = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for words in [
         "--no-latencies",
         "no basic block was counted",
         "No load yields.",
     ] {
-        assert!(told.contains(words), "{words} in {told}");
+        assert!(stdout.contains(words), "{words} in {stdout}");
     }
     assert!(
-        told.lines().all(|line| line.chars().count() <= 80),
-        "{told}"
+        stdout.lines().all(|line| line.chars().count() <= 80),
+        "{stdout}"
     );
 }
 
@@ -275,10 +278,10 @@ fn bad_arguments_are_one_line() {
         let mut command = membound(home.path());
         let output = command.args(["harvest", "plan"]).args(words).output();
         let output = output.expect("the command starts");
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
-        assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
-        assert!(told.contains(part), "{words:?}: {told}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
+        assert!(stderr.contains(part), "{words:?}: {stderr}");
     };
     check(&["no.run"], 1, "no.run");
     check(&[], 2, "RUN");

@@ -49,13 +49,13 @@ fn check_barred(mode: &str) {
             &program,
             [mode],
         );
-        let told = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
-        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{told}");
-        assert_eq!(run.output.status.code(), Some(7), "{told}");
-        assert!(run.profile.run.samples >= 20, "{told}");
-        assert!(!run.profile.incomplete, "{told}");
+        let context = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
+        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{context}");
+        assert_eq!(run.output.status.code(), Some(7), "{context}");
+        assert!(run.profile.run.samples >= 20, "{context}");
+        assert!(!run.profile.incomplete, "{context}");
         let why = gap(&run.profile, "processes");
-        assert!(why.is_some_and(|why| why.contains("seccomp")), "{told}");
+        assert!(why.is_some_and(|why| why.contains("seccomp")), "{context}");
     }
 }
 
@@ -65,7 +65,7 @@ fn a_program_behind_its_own_filter_is_not_killed_by_what_we_do_in_it() {
 }
 
 #[test]
-fn a_program_that_forbids_itself_to_return_from_handlers_lives() {
+fn a_program_that_forbids_sigreturn_survives() {
     check_barred("tight");
 }
 
@@ -75,7 +75,7 @@ fn a_program_whose_other_calls_fail_sees_none_of_ours_fail() {
 }
 
 #[test]
-fn a_program_in_the_strict_mode_lives() {
+fn a_program_in_strict_seccomp_mode_survives() {
     check_barred("strict");
 }
 
@@ -86,7 +86,7 @@ fn threads_that_are_started_behind_a_filter_live() {
 
 /// Programs that end before there is anything to record.
 #[test]
-fn programs_that_exit_at_once_leave_whole_runs() {
+fn programs_that_exit_at_once_leave_complete_runs() {
     let _alone = alone();
     for (program, code) in [("/bin/true", 0), ("/bin/false", 1)] {
         for sampler in ["auto", "agent"] {
@@ -156,9 +156,9 @@ fn an_object_that_was_preloaded_stays_preloaded() {
         .env("LD_PRELOAD", &object)
         .output()
         .expect("it starts");
-    let told = text(&plain.stdout);
-    assert!(told.contains("getppid -1"), "{told}");
-    assert!(told.contains(&object.display().to_string()), "{told}");
+    let stdout = text(&plain.stdout);
+    assert!(stdout.contains("getppid -1"), "{stdout}");
+    assert!(stdout.contains(&object.display().to_string()), "{stdout}");
     for sampler in ["auto", "agent"] {
         let home = tempfile::tempdir().expect("there is room for a directory");
         let output = membound(home.path())
@@ -169,7 +169,7 @@ fn an_object_that_was_preloaded_stays_preloaded() {
             .arg(&program)
             .output()
             .expect("the command starts");
-        assert_eq!(text(&output.stdout), told, "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), stdout, "{}", text(&output.stderr));
         assert_eq!(output.status.code(), plain.status.code());
     }
 }
@@ -357,8 +357,8 @@ fn a_program_that_is_killed_from_outside_keeps_its_samples_and_its_signal() {
             .spawn()
             .expect("the command starts");
         std::thread::sleep(Duration::from_millis(2500));
-        let told = std::fs::read_to_string(home.path().join("pid")).expect("it was written");
-        let pid: i32 = told.trim().parse().expect("it is a number");
+        let pid = std::fs::read_to_string(home.path().join("pid")).expect("it was written");
+        let pid: i32 = pid.trim().parse().expect("it is a number");
         // SAFETY: the number is that of a process which was started here and does not end by
         // itself.
         let sent = unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -433,7 +433,7 @@ fn is_open(run: &Profiled) {
     assert!(!run.show().contains("hot enough"), "{}", run.show());
 }
 
-/// Go's code is not patched, but its samples can be told apart.
+/// Go's code is not patched, but its samples can be distinguished.
 #[test]
 fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
     let Some(program) = fixture("chase.go", "") else {
@@ -456,7 +456,7 @@ fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
 
 /// 32-bit code is not decoded: whether it waits is not known, and the report says so.
 #[test]
-fn a_32_bit_program_that_waits_for_memory_is_not_said_to_compute() {
+fn a_32_bit_program_that_waits_for_memory_is_not_reported_as_computing() {
     let words = "-O1 -m32 -nostdlib -ffreestanding -static -fno-pie -no-pie -fno-stack-protector";
     let Some(program) = fixture("old32.c", words) else {
         return;
@@ -470,12 +470,12 @@ fn a_32_bit_program_that_waits_for_memory_is_not_said_to_compute() {
     let none: [&str; 0] = [];
     let run = profile_on(unmeasured(), &[], &program, none);
     is_open(&run);
-    let unseen = &run.profile.unseen;
+    let missing_parts = &run.profile.unseen;
     assert!(
-        unseen
+        missing_parts
             .first()
             .is_some_and(|it| it.reason.contains("32-bit code")),
-        "{unseen:?}\n{}",
+        "{missing_parts:?}\n{}",
         run.show()
     );
     assert!(run.profile.memory_bound.unseen > 0.6, "{}", run.show());

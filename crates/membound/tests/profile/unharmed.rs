@@ -36,15 +36,19 @@ fn check_with(samplers: &[&str], mode: &str, samples: u64) {
             &program,
             [mode],
         );
-        let told = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
-        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{told}");
-        assert_eq!(run.output.status.code(), plain.status.code(), "{told}");
-        assert_eq!(run.output.status.signal(), plain.status.signal(), "{told}");
+        let context = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
+        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{context}");
+        assert_eq!(run.output.status.code(), plain.status.code(), "{context}");
+        assert_eq!(
+            run.output.status.signal(),
+            plain.status.signal(),
+            "{context}"
+        );
         let info = &run.profile.run;
-        assert_eq!(info.exit_code, plain.status.code(), "{told}");
-        assert_eq!(info.signal, plain.status.signal(), "{told}");
-        assert!(info.samples >= samples, "{told}");
-        assert!(!run.profile.incomplete, "{told}");
+        assert_eq!(info.exit_code, plain.status.code(), "{context}");
+        assert_eq!(info.signal, plain.status.signal(), "{context}");
+        assert!(info.samples >= samples, "{context}");
+        assert!(!run.profile.incomplete, "{context}");
     }
 }
 
@@ -123,7 +127,7 @@ pub(crate) fn complains(output: &Output, code: i32, parts: &[&str]) {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_programs_are_named() {
     complains(
         &run(&["profile", "--", "./no-such-program"]),
         127,
@@ -151,7 +155,7 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
-fn a_static_program_is_run_and_it_is_said_what_is_missing() {
+fn a_static_program_runs_and_missing_parts_are_reported() {
     let Some(program) = fixture("mishaps.c", "-O2 -static") else {
         return;
     };
@@ -185,7 +189,7 @@ fn a_static_program_is_run_and_it_is_said_what_is_missing() {
 }
 
 #[test]
-fn a_program_without_names_is_still_told_by_its_addresses() {
+fn a_stripped_program_is_reported_by_addresses() {
     let Some(program) = fixture("mishaps.c", "-O2 -s -g0") else {
         return;
     };
@@ -220,7 +224,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    let begun = Instant::now();
+    let start = Instant::now();
     let output = membound(home.path())
         .args([
             "profile",
@@ -234,7 +238,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         .args(["--pid", &child.id().to_string()])
         .output()
         .expect("the command starts");
-    let share = cpu_time(&child) / begun.elapsed().as_secs_f64();
+    let share = cpu_time(&child) / start.elapsed().as_secs_f64();
     let stderr = text(&output.stderr);
     if !output.status.success() && stderr.contains("perf") {
         let _ = child.kill();
@@ -272,7 +276,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
 }
 
 #[test]
-fn a_recording_that_is_killed_leaves_a_run_that_says_so() {
+fn a_killed_recording_leaves_an_incomplete_run() {
     let Some(program) = mishaps() else { return };
     let _alone = alone();
     let home = tempfile::tempdir().expect("there is room for a directory");
@@ -311,7 +315,7 @@ fn a_recording_that_is_killed_leaves_a_run_that_says_so() {
 }
 
 #[test]
-fn damaged_runs_are_told_in_one_line() {
+fn damaged_runs_are_a_one_line_error() {
     let Some(program) = mishaps() else { return };
     let _alone = alone();
     let run = profile_on(unmeasured(), &["--quiet"], &program, ["spins", "300"]);

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use membound_types::RewriteCheck;
 
-use crate::run::{Ending, Outcome, Room, check, clean, executions, finish, module, profile};
+use crate::run::{
+    Ending, Outcome, RunDirectory, check, clean, executions, finish, module, profile,
+};
 
 /// Exit code with which a fixture says that this machine cannot run the case.
 const CANNOT: i32 = 77;
@@ -128,7 +130,7 @@ impl Case {
     /// Checks that the profiled program leaves what it leaves unpatched, and that the run can be read.
     #[track_caller]
     fn check_profiled(&self, plain: &Outcome, words: &[&str]) {
-        let room = Room::new();
+        let room = RunDirectory::new();
         let mut command = profile(&room, words);
         command.arg(&self.program);
         self.complete(&mut command);
@@ -160,7 +162,7 @@ impl Case {
 
     /// Runs it unpatched.
     pub(crate) fn plain(&self) -> Outcome {
-        let room = Room::new();
+        let room = RunDirectory::new();
         let mut command = Command::new(&self.program);
         clean(&mut command, &room);
         self.complete(&mut command);
@@ -169,7 +171,7 @@ impl Case {
 
     /// Runs it patched; returns what it left, and the report.
     pub(crate) fn patched(&self, words: &[&str]) -> (Outcome, Option<RewriteCheck>) {
-        let room = Room::new();
+        let room = RunDirectory::new();
         let mut command = check(&room, words);
         command.arg(&self.program);
         self.complete(&mut command);
@@ -253,7 +255,7 @@ fn own_stderr(outcome: &Outcome) -> String {
 }
 
 /// The outcome with the name of the run's directory replaced, which differs between runs.
-fn scrubbed(mut outcome: Outcome, room: &Room) -> Outcome {
+fn scrubbed(mut outcome: Outcome, room: &RunDirectory) -> Outcome {
     let name = room.path().to_string_lossy();
     for bytes in [&mut outcome.stdout, &mut outcome.stderr] {
         if let Ok(text) = std::str::from_utf8(bytes) {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::build::{Compiler, build, is_there};
 use crate::case::Case;
-use crate::run::{Ending, Room, check, clean, finish, wait};
+use crate::run::{Ending, RunDirectory, check, clean, finish, wait};
 
 /// The functions of `chain.c` from the innermost out, as they stand on its stack.
 const CHAIN: [&str; 6] = ["level6", "level5", "level4", "level3", "level2", "level1"];
 
 /// The process that runs `program`, once there is one.
 fn process_of(program: &Path) -> u32 {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let found = std::fs::read_dir("/proc")
             .expect("proc is mounted")
@@ -26,32 +26,32 @@ fn process_of(program: &Path) -> u32 {
         if let Some(pid) = found {
             return pid;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never ran");
+        assert!(started.elapsed() < Duration::from_secs(60), "it never ran");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Waits until the file contains this line.
 fn wait_for(path: &Path, line: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no `{line}`");
+        assert!(started.elapsed() < Duration::from_secs(60), "no `{line}`");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A patched fixture that runs until it is told to stop.
-struct Working {
-    room: Room,
+/// A patched fixture that runs until it is asked to stop.
+struct RunningFixture {
+    room: RunDirectory,
     child: Child,
     pid: u32,
 }
 
-impl Working {
+impl RunningFixture {
     /// Starts the program built from `source`; prints why and returns `None` if it cannot be built.
     fn start(source: &str, words: &[&str]) -> Option<Self> {
         let built = build(Compiler::Gcc, source, "-O2")?;
-        let room = Room::new();
+        let room = RunDirectory::new();
         // A copy, by whose path the process is found.
         let program: PathBuf = room.path().join("program");
         std::fs::copy(built, &program).expect("the directory is ours");
@@ -73,7 +73,7 @@ impl Working {
     }
 
     /// Lets it end, and checks that it ended as it would have alone.
-    fn stop(mut self) -> Room {
+    fn stop(mut self) -> RunDirectory {
         std::fs::remove_file(self.room.path().join("stop")).expect("the directory is ours");
         assert_eq!(Ending::from(wait(&mut self.child)), Ending::Exited(0));
         let out = std::fs::read_to_string(self.room.path().join("stdout")).expect("it can be read");
@@ -109,7 +109,7 @@ fn gdb_attaches_shows_the_stack_and_leaves() {
         membound_testkit::skipped("no gdb");
         return;
     }
-    let Some(working) = Working::start("waits.c", &["--body", "count"]) else {
+    let Some(working) = RunningFixture::start("waits.c", &["--body", "count"]) else {
         return;
     };
     for _ in 0..5 {
@@ -149,7 +149,7 @@ fn gdb_sees_the_original_stack(body: &str) {
     if !gdb_runs_scripts() {
         return;
     }
-    let Some(working) = Working::start("chain.c", &["--body", body]) else {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", body]) else {
         return;
     };
     let script = working.room.path().join("membound.py");
@@ -212,7 +212,7 @@ fn gdb_sees_the_original_stack_while_accesses_are_counted() {
 }
 
 #[test]
-fn gdb_sees_the_original_stack_beside_rubbish() {
+fn gdb_sees_the_original_stack_despite_garbage() {
     gdb_sees_the_original_stack("rubbish");
 }
 
@@ -292,8 +292,8 @@ impl Drop for PerfMap {
 }
 
 #[test]
-fn perf_is_told_names_of_trampolines() {
-    let Some(working) = Working::start("chain.c", &["--body", "count", "--perf-map"]) else {
+fn perf_maps_name_the_trampolines() {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", "count", "--perf-map"]) else {
         return;
     };
     let map = PerfMap::of(working.pid);
@@ -325,8 +325,8 @@ fn perf_is_told_names_of_trampolines() {
         );
     }
     let room = working.stop();
-    let told = std::fs::read_to_string(room.path().join("stderr")).expect("it can be read");
-    assert!(told.contains(map.0.to_str().unwrap()), "{told}");
+    let stderr = std::fs::read_to_string(room.path().join("stderr")).expect("it can be read");
+    assert!(stderr.contains(map.0.to_str().unwrap()), "{stderr}");
     assert!(map.0.exists(), "perf report reads it later");
 }
 
@@ -336,7 +336,7 @@ fn names_for_perf_do_not_follow_links() {
     let Some(program) = build(Compiler::Gcc, "chain.c", "-O2") else {
         return;
     };
-    let room = Room::new();
+    let room = RunDirectory::new();
     let precious = room.path().join("precious");
     std::fs::write(&precious, "precious").expect("the directory is ours");
     // The shell prints its process ID, which the patched program keeps.
@@ -352,8 +352,8 @@ fn names_for_perf_do_not_follow_links() {
     let pid: u32 = stdout.lines().next().unwrap().parse().unwrap();
     let map = PerfMap::of(pid);
     // `ln` had one too.
-    let told = outcome.stderr();
-    let _all: Vec<PerfMap> = told
+    let stderr = outcome.stderr();
+    let _all: Vec<PerfMap> = stderr
         .lines()
         .filter_map(|line| line.strip_prefix("membound: names for perf are in "))
         .filter_map(|line| line.split(';').next())
@@ -374,7 +374,7 @@ fn names_for_perf_do_not_follow_links() {
 
 #[test]
 fn perf_resolves_samples_in_trampolines() {
-    let Some(working) = Working::start("chain.c", &["--body", "count", "--perf-map"]) else {
+    let Some(working) = RunningFixture::start("chain.c", &["--body", "count", "--perf-map"]) else {
         return;
     };
     let map = PerfMap::of(working.pid);

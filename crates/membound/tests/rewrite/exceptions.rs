@@ -67,7 +67,7 @@ cases! { build(Compiler::Gcc, "unwind.c", "-O2 -rdynamic");
 }
 
 #[test]
-fn stacks_are_whole_without_optimisation() {
+fn stacks_are_complete_without_optimisation() {
     let Some(program) = build(Compiler::Gcc, "unwind.c", "-O0 -rdynamic") else {
         return;
     };

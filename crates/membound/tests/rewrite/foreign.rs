@@ -93,7 +93,7 @@ fn a_setuid_program_runs() {
     let Some(program) = build(Compiler::Gcc, "plain.c", "-O1") else {
         return;
     };
-    let room = crate::run::Room::new();
+    let room = crate::run::RunDirectory::new();
     let copy = room.path().join("setuid");
     std::fs::copy(program, &copy).unwrap();
     std::os::unix::fs::chown(&copy, Some(65534), Some(65534)).unwrap();

@@ -97,7 +97,12 @@ fn text_cannot_be_written() {
     let (_, report) = case.patched(&["--body", "count"]);
     let report = report.expect("there is a report");
     assert!(report.processes[0].patched);
-    let told = |it: &String| it.contains("seccomp") && it.contains("nor in what it executes");
+    let names_filter =
+        |it: &String| it.contains("seccomp") && it.contains("nor in what it executes");
     assert!(report.incomplete);
-    assert!(report.missed.iter().any(told), "{:?}", report.missed);
+    assert!(
+        report.missed.iter().any(names_filter),
+        "{:?}",
+        report.missed
+    );
 }

@@ -113,7 +113,7 @@ fn a_pipeline_is_followed() {
 
 #[test]
 fn a_script_is_run() {
-    let room = crate::run::Room::new();
+    let room = crate::run::RunDirectory::new();
     let script = room.path().join("script");
     std::fs::write(
         &script,

@@ -73,11 +73,11 @@ fn shortened(text: &str) -> String {
 }
 
 /// A directory for one run, and its files.
-pub(crate) struct Room {
+pub(crate) struct RunDirectory {
     directory: TempDir,
 }
 
-impl Room {
+impl RunDirectory {
     pub(crate) fn new() -> Self {
         Self {
             directory: tempfile::tempdir().expect("there is room for a directory"),
@@ -114,7 +114,7 @@ impl Room {
 
 /// The command `membound rewrite check WORDS --json REPORT --`, without any environment of the user that
 /// could change it or the program.
-pub(crate) fn check(room: &Room, words: &[&str]) -> Command {
+pub(crate) fn check(room: &RunDirectory, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     clean(&mut command, room);
     command
@@ -127,7 +127,7 @@ pub(crate) fn check(room: &Room, words: &[&str]) -> Command {
 }
 
 /// The command `membound profile WORDS -o RUN --`, with the same environment.
-pub(crate) fn profile(room: &Room, words: &[&str]) -> Command {
+pub(crate) fn profile(room: &RunDirectory, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     clean(&mut command, room);
     command
@@ -155,7 +155,7 @@ fn machine() -> &'static Path {
 /// Gives `command` an environment of its own, and every signal its default action, because shells and `nohup`
 /// make some signals ignored. Both ways of running a program get the same, so that programs that print it
 /// print the same.
-pub(crate) fn clean(command: &mut Command, room: &Room) {
+pub(crate) fn clean(command: &mut Command, room: &RunDirectory) {
     let cache = crate::build::directory().join(cache_name());
     command
         .env_clear()
@@ -189,7 +189,7 @@ fn cache_name() -> String {
 }
 
 /// Runs `command` with `stdin` to its end.
-pub(crate) fn finish(command: &mut Command, room: &Room, stdin: &[u8]) -> Outcome {
+pub(crate) fn finish(command: &mut Command, room: &RunDirectory, stdin: &[u8]) -> Outcome {
     // Files rather than pipes: a child that outlives its parent would keep a pipe open.
     let out = room.path().join("stdout");
     let err = room.path().join("stderr");
@@ -217,14 +217,14 @@ pub(crate) fn finish(command: &mut Command, room: &Room, stdin: &[u8]) -> Outcom
 
 /// Waits for `child`; kills its group when it takes too long.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut late = false;
     loop {
         if let Some(status) = child.try_wait().expect("it is our child") {
             assert!(!late, "it was still running after {TIMEOUT:?}");
             return status;
         }
-        if begun.elapsed() > TIMEOUT && !late {
+        if started.elapsed() > TIMEOUT && !late {
             late = true;
             let group = i32::try_from(child.id()).expect("process numbers fit");
             // SAFETY: the child leads this group and has not been waited for.

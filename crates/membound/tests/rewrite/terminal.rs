@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::build::{Compiler, build};
-use crate::run::{Room, clean};
+use crate::run::{RunDirectory, clean};
 
 /// A pseudoterminal: the controlling side, and the side of the shell.
 fn terminal() -> (File, OwnedFd) {
@@ -25,7 +25,7 @@ fn terminal() -> (File, OwnedFd) {
         )
     };
     assert_eq!(done, 0, "there are terminals");
-    // SAFETY: the descriptor was just opened and belongs to nobody else.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let ours = unsafe { File::from_raw_fd(ours) };
     // SAFETY: as above.
     let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
@@ -42,11 +42,11 @@ struct Shell {
     child: Child,
     ours: File,
     lines: Receiver<Vec<u8>>,
-    seen: String,
+    pending: String,
 }
 
 impl Shell {
-    fn start(room: &Room) -> Self {
+    fn start(room: &RunDirectory) -> Self {
         let (ours, theirs) = terminal();
         let mut command = Command::new("/bin/bash");
         clean(&mut command, room);
@@ -85,7 +85,7 @@ impl Shell {
             child,
             ours,
             lines,
-            seen: String::new(),
+            pending: String::new(),
         }
     }
 
@@ -97,16 +97,16 @@ impl Shell {
 
     /// Reads until `text` has appeared, and discards the output up to its end.
     fn until(&mut self, text: &str) {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
-            if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
+            if let Some(at) = self.pending.find(text) {
+                self.pending.drain(..at + text.len());
                 return;
             }
-            let left = Duration::from_secs(60).saturating_sub(begun.elapsed());
+            let left = Duration::from_secs(60).saturating_sub(started.elapsed());
             match self.lines.recv_timeout(left) {
-                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("`{text}` does not come; there is: {}", self.seen),
+                Ok(bytes) => self.pending.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(_) => panic!("`{text}` does not come; there is: {}", self.pending),
             }
         }
     }
@@ -129,7 +129,7 @@ fn a_job_is_stopped_continued_and_interrupted() {
     let Some(program) = build(Compiler::Gcc, "waits.c", "-O2") else {
         return;
     };
-    let room = Room::new();
+    let room = RunDirectory::new();
     let membound = env!("CARGO_BIN_EXE_membound");
     let stop = room.path().join("stop");
     for prefix in [String::new(), format!("{membound} rewrite check -- ")] {

@@ -348,17 +348,17 @@ mod tests {
         let readings: Vec<usize> = (0..text.len())
             .filter(|at| text[*at].starts_with("mrs"))
             .collect();
-        let [begun, ended] = readings[..] else {
+        let [started, ended] = readings[..] else {
             panic!("two readings");
         };
-        assert_eq!(text[begun - 2..begun], ["dsb ld", "isb"]);
-        assert_eq!(text[begun + 1], "isb");
+        assert_eq!(text[started - 2..started], ["dsb ld", "isb"]);
+        assert_eq!(text[started + 1], "isb");
         assert_eq!(text[ended - 2..ended], ["dsb ld", "isb"]);
-        text[begun + 2..ended - 2].to_vec()
+        text[started + 2..ended - 2].to_vec()
     }
 
     #[test]
-    fn nothing_but_loads_and_fillers_stands_in_the_window() {
+    fn the_window_has_only_loads_and_fillers() {
         let window = timed(&spec(&[64, 128 << 20, 192], false));
         let mut expected = vec!["ldr w11, [x8, x16]", "ldr w11, [x8, x17]"];
         expected.extend(["nop"; 5]);
@@ -381,10 +381,14 @@ mod tests {
         );
         assert_eq!(window.last().unwrap(), "ldr w11, [x8, x15]");
         // Every register that is written is saved or caller-saved, and none is used twice.
-        let held = in_registers(&displacements);
-        assert_eq!(held.len(), DISPLACEMENTS.len());
-        for (index, (register, displacement)) in held.iter().enumerate() {
-            assert!(held[..index].iter().all(|(other, _)| other != register));
+        let registers = in_registers(&displacements);
+        assert_eq!(registers.len(), DISPLACEMENTS.len());
+        for (index, (register, displacement)) in registers.iter().enumerate() {
+            assert!(
+                registers[..index]
+                    .iter()
+                    .all(|(other, _)| other != register)
+            );
             assert!(displacements.contains(displacement));
             let saved = SAVED
                 .iter()

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn non_temporal_stores_are_what_the_kernel_of_that_name_has() {
+    fn the_non_temporal_kernel_has_non_temporal_stores() {
         let text = super::super::text(|a| Stream::emit(a, BandwidthKernel::NtWrite));
         let stores = text.iter().filter(|line| line.starts_with("st"));
         let stores: Vec<&String> = stores.collect();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_loads_and_fillers_stands_in_the_window() {
+    fn the_window_has_only_loads_and_fillers() {
         let mut assembler = CodeAssembler::new(64).unwrap();
         let spec = MlpSpec {
             displacements: &[64, 128, 192],
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_stand_in_turns() {
+    fn kinds_of_filler_alternate() {
         let mut assembler = CodeAssembler::new(64).unwrap();
         let spec = MlpSpec {
             displacements: &[64, 128],

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn narrower_vectors_leave_what_they_should_in_the_arrays_too() {
+    fn narrower_vectors_write_the_expected_values_too() {
         for vector in VectorWidth::ALL {
             if bytes_of(vector) > bytes_of(widest()) {
                 println!(

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_slow_again_are_left_out_and_said_to_be() {
+    fn pages_that_are_slow_again_are_left_out_and_reported() {
         let slow = || Ok(Some(placement(11_000.0, Perturbation::default())));
         let (kept, outliers) = set_apart(five(12_000.0, Perturbation::default()), slow).unwrap();
         assert_eq!(kept.len(), 4);

@@ -145,7 +145,7 @@ const CORES: [(&str, Core); 6] = [
 impl Core {
     /// Instructions in the window, the two loads with them, at the cliff of `pattern`.
     fn cliff(&self, pattern: &[Filler]) -> u32 {
-        let mut taken = [0_u32; Filler::ALL.len()];
+        let mut used = [0_u32; Filler::ALL.len()];
         let mut entries = 1;
         let mut entry: Vec<Filler> = Vec::new();
         let mut fillers = 0;
@@ -156,9 +156,9 @@ impl Core {
                 entry = vec![next];
                 entries += 1;
             }
-            taken[next as usize] += 1;
+            used[next as usize] += 1;
             // The loads take an integer register and an entry of the load queue each.
-            if entries + 1 > self.rob || !self.holds(&taken) {
+            if entries + 1 > self.rob || !self.holds(&used) {
                 break;
             }
             fillers += 1;
@@ -166,8 +166,8 @@ impl Core {
         fillers + WINDOW_LOADS
     }
 
-    fn holds(&self, taken: &[u32; Filler::ALL.len()]) -> bool {
-        let of = |filler: Filler| taken[filler as usize];
+    fn holds(&self, used: &[u32; Filler::ALL.len()]) -> bool {
+        let of = |filler: Filler| used[filler as usize];
         let copies = if self.eliminates { 0 } else { of(Move) };
         let flags = of(Flags);
         let integer = of(Integer) + of(Load) + of(Dependent) + copies + WINDOW_LOADS;
@@ -264,7 +264,7 @@ fn check(core: &Core, filler: Filler, expected: &str) {
 }
 
 #[test]
-fn each_single_filler_names_what_ended_it() {
+fn each_single_filler_names_its_limiting_resource() {
     check(&ZEN_4, Nop, "reorder buffer (nop fusion: 4 share an entry)");
     check(&ZEN_4, Zero, "reorder buffer (2 share an entry)");
     check(&ZEN_4, Integer, "integer registers");

@@ -46,7 +46,7 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
         if level == memory && most.is_none_or(|most| point.gb_s > most.gb_s) {
             most = Some(point);
         }
-        // Non-temporal stores go to memory, whatever level holds their source.
+        // Non-temporal stores go to memory, regardless of the level that holds their source.
         let to_memory = point.kernel == BandwidthKernel::NtWrite;
         let noise = if to_memory || levels.is_empty() || outer.contains(&level.as_str()) {
             Noise::MemoryBandwidth

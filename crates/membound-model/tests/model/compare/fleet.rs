@@ -39,7 +39,7 @@ fn check_hint(usual: Machine, odd: Machine, hint: &str) {
 }
 
 #[test]
-fn a_bad_memory_is_told_by_latency_and_bandwidth() {
+fn a_bad_memory_is_recognised_by_latency_and_bandwidth() {
     let slow = Machine {
         memory_ns: 140.0,
         memory_gb_s: 30.0,
@@ -59,7 +59,7 @@ fn a_bad_memory_is_told_by_latency_and_bandwidth() {
 }
 
 #[test]
-fn a_lower_clock_is_told_by_cycles_that_stay() {
+fn a_lower_clock_is_recognised_by_constant_cycles() {
     let throttled = Machine {
         clock: 0.6,
         ..USUAL
@@ -68,7 +68,7 @@ fn a_lower_clock_is_told_by_cycles_that_stay() {
 }
 
 #[test]
-fn dear_page_walks_are_told_by_huge_pages_that_stay() {
+fn expensive_page_walks_are_recognised_by_constant_huge_pages() {
     let walks = Machine {
         small_pages: 1.8,
         ..USUAL
@@ -101,7 +101,7 @@ fn huge_pages_that_cost_like_small_ones_are_no_slow_memory() {
 }
 
 #[test]
-fn prefetchers_that_are_off_are_told_by_patterns_like_random_loads() {
+fn disabled_prefetchers_are_recognised_by_patterns_like_random_loads() {
     let off = Machine {
         prefetch: 0.97,
         ..USUAL
@@ -110,7 +110,7 @@ fn prefetchers_that_are_off_are_told_by_patterns_like_random_loads() {
 }
 
 #[test]
-fn interleaved_nodes_are_told_by_remote_memory_as_near_as_local() {
+fn interleaved_nodes_are_recognised_by_equal_remote_and_local_memory() {
     let usual = Machine {
         nodes: Some((100.0, 180.0)),
         ..USUAL
@@ -137,7 +137,7 @@ fn interleaved_nodes_are_told_by_remote_memory_as_near_as_local() {
 }
 
 #[test]
-fn a_shared_cache_is_told_by_its_size_alone() {
+fn a_shared_cache_is_recognised_by_its_size_alone() {
     let crowded = Machine {
         l3_bytes: 8 << 20,
         ..USUAL
@@ -146,7 +146,7 @@ fn a_shared_cache_is_told_by_its_size_alone() {
 }
 
 #[test]
-fn a_busy_hardware_thread_is_told_by_half_a_reorder_buffer() {
+fn a_busy_sibling_is_recognised_by_half_a_reorder_buffer() {
     let usual = Machine {
         rob: Some(448.0),
         ..USUAL
@@ -159,7 +159,7 @@ fn a_busy_hardware_thread_is_told_by_half_a_reorder_buffer() {
 }
 
 #[test]
-fn a_busy_machine_is_told_before_any_cause() {
+fn a_busy_machine_is_reported_before_any_cause() {
     let busy = Machine { busy: 2.0, ..USUAL };
     check_hint(USUAL, busy, "the machine was busy");
 }
@@ -197,7 +197,7 @@ fn processors_are_never_mixed_and_few_profiles_name_no_outlier() {
 }
 
 #[test]
-fn a_file_beside_a_fleet_is_held_against_its_median() {
+fn a_file_is_compared_with_the_median_of_a_fleet() {
     let mut random = Random::new(8);
     let fleet = fleet_with(USUAL, 40, 5);
     let slow = Machine {
@@ -220,7 +220,7 @@ fn a_file_beside_a_fleet_is_held_against_its_median() {
 }
 
 #[test]
-fn a_part_that_is_missing_as_a_whole_is_named_once() {
+fn a_missing_part_is_named_once() {
     let mut random = Random::new(6);
     let mut fleet = fleet_with(USUAL, 20, 7);
     let mut view = USUAL.run("partial", &mut random);

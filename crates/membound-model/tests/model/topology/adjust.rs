@@ -61,7 +61,7 @@ fn equal_nodes_give_a_warning_and_caches_an_error() {
         warnings,
         [
             "level 7 `spatial diagonal` (2 GiB) is smaller than level 6 `next but one corner` \
-          before it (6 GiB); taken as it stands, since a section of memory may have any size"
+          before it (6 GiB); used unchanged, since a section of memory may have any size"
         ]
     );
     let mut swapped = [4 * MIB, 32 * KIB, GIB, GIB, GIB, GIB];
@@ -163,14 +163,14 @@ fn the_page_table_term_can_be_set() {
         constants(&generic, PageTableChoice::Paper),
         Some(("t_pt".to_owned(), 1 << 28, 1 << 26, None))
     );
-    let mut taken = generic;
-    taken.components[1].symbol = "t_pt".to_owned();
-    for level in &mut taken.levels[1..] {
+    let mut expected = generic;
+    expected.components[1].symbol = "t_pt".to_owned();
+    for level in &mut expected.levels[1..] {
         let times = level.path.remove("t_l2").unwrap();
         level.path.insert("t_pt".to_owned(), times);
     }
     assert_eq!(
-        constants(&taken, PageTableChoice::Paper),
+        constants(&expected, PageTableChoice::Paper),
         Some(("t_pt_".to_owned(), 1 << 28, 1 << 26, None))
     );
 }

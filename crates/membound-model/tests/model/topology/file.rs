@@ -8,7 +8,7 @@ use membound_types::{SizeMeaning, TlbTerm};
 use super::{KIB, MIB, SOUND, origin, sound};
 
 #[test]
-fn a_file_says_what_its_topology_has() {
+fn a_file_has_the_parts_of_its_topology() {
     let topology = sound();
     assert_eq!(topology.name, "bench");
     assert_eq!(topology.description.as_deref(), Some("for tests"));

@@ -90,7 +90,7 @@ proptest! {
 
     /// Any accepted topology can be used: nothing later panics or returns NaN.
     #[test]
-    fn any_sizes_are_taken_or_refused(sizes in proptest::collection::vec(any::<u64>(), 0..9)) {
+    fn any_sizes_are_accepted_or_refused(sizes in proptest::collection::vec(any::<u64>(), 0..9)) {
         for topology in [origin(), bundled("generic").unwrap(), sound()] {
             match with_sizes(&topology, &sizes) {
                 Ok((sized, _)) => {

@@ -47,13 +47,13 @@ fn table_2_follows_from_table_1() {
     ] {
         assert_eq!(
             missing.why_missing().unwrap().reason,
-            "the program's own time cannot be told from this level's"
+            "the program's own time cannot be distinguished from this level's"
         );
     }
 }
 
 #[test]
-fn table_1_is_shown_with_units_and_what_it_is_related_to() {
+fn table_1_is_shown_with_units_and_relations() {
     let (parameters, _) = published(&origin());
     let shown: Vec<String> = parameters
         .iter()
@@ -115,7 +115,7 @@ fn hubs_and_memory_are_marked_as_inseparable_until_one_is_fixed() {
     assert_eq!(
         router.reason.as_deref(),
         Some(
-            "no level's path tells `t_hh`, `t_hr` and `t_m` apart: only sums of them can be measured"
+            "no level's path separates `t_hh`, `t_hr` and `t_m`: only sums of them can be measured"
         )
     );
     topology.components[5].fixed = true;
@@ -123,7 +123,7 @@ fn hubs_and_memory_are_marked_as_inseparable_until_one_is_fixed() {
 }
 
 #[test]
-fn a_topology_without_known_values_says_so() {
+fn a_topology_without_known_values_is_reported() {
     let (parameters, levels) = published(&bundled("generic").unwrap());
     assert_eq!(parameters, []);
     let missing = levels[2].ns_per_line.why_missing().unwrap();
@@ -134,7 +134,7 @@ fn a_topology_without_known_values_says_so() {
 }
 
 #[test]
-fn rates_turn_intervals_over() {
+fn rates_invert_intervals() {
     let interval = |low, value, high| {
         move |_: &BTreeMap<String, f64>| {
             Outcome::Known(Figure {
@@ -161,13 +161,13 @@ fn rates_turn_intervals_over() {
     for low in [0.0, -1.0] {
         assert_eq!(
             rates(low, 800.0, 1600.0).why_missing().unwrap().reason,
-            "the time of a line is not told from 0, which bounds no rate"
+            "the time of a line cannot be distinguished from 0, so it bounds no rate"
         );
     }
 }
 
 #[test]
-fn estimates_are_asked_for_what_the_path_has() {
+fn estimates_combine_the_components_of_the_path() {
     let factors = |data: FitData, level: usize| {
         let value =
             |combination: &BTreeMap<String, f64>| Outcome::missing(format!("{combination:?}"));

@@ -15,7 +15,7 @@ fn check_refused(from: &str, to: &str, message: &str) {
 }
 
 #[test]
-fn what_is_no_size_is_named_with_its_place() {
+fn invalid_sizes_are_named_with_their_place() {
     let need = "expected a size: whole bytes, or with K, M, G, T as in \"16K\"";
     for (text, found) in [
         ("\"\"", "invalid value: string \"\""),
@@ -391,7 +391,7 @@ fn a_section_of_memory_may_be_smaller_than_the_one_before() {
         validate(&topology).unwrap(),
         [
             "level 4 `remote` (1 GiB) is smaller than level 3 `DRAM` before it (1.5 GiB); \
-          taken as it stands, since a section of memory may have any size"
+          used unchanged, since a section of memory may have any size"
         ]
     );
     let reach = text.replacen("\"own\"", "\"reach\"", 1);
@@ -413,7 +413,7 @@ fn sizes_are_compared_over_open_levels() {
 }
 
 #[test]
-fn what_has_no_effect_is_a_warning() {
+fn parts_without_effect_are_warnings() {
     let mut topology = sound();
     topology.levels[2].path.remove("t_m");
     topology.levels[3].path.remove("t_m");
@@ -427,7 +427,7 @@ fn what_has_no_effect_is_a_warning() {
     assert_eq!(
         validate(&topology).unwrap(),
         [
-            "component `t_m` lies on no level's path, so nothing can be said of it",
+            "component `t_m` lies on no level's path, so it cannot be estimated",
             "TLB term 2 `t_walk` (512 KiB) reaches no further than term 1 `t_tlb` before it (1 MiB)",
         ]
     );

@@ -244,7 +244,7 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     let formatted = |figure: ExploreFigure| {
         with_interval(figure, if by_speed { times } else { units::percent })
     };
-    let what = if by_speed {
+    let measure = if by_speed {
         "Times as fast as one after another"
     } else {
         "CPU time of scavengers, as a share of the primary's time"
@@ -280,14 +280,14 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     } else if own.high < most {
         "Harvest does not pay here"
     } else {
-        "Whether harvest pays here cannot be told from these rounds"
+        "These rounds do not show whether harvest pays here"
     };
     let verdict = match explore.options.pairs {
         1 => format!("{verdict}, by one round"),
         _ => verdict.to_owned(),
     };
     format!(
-        "{verdict}. {what}: harvest {} ({}){}{}.",
+        "{verdict}. {measure}: harvest {} ({}){}{}.",
         formatted(own),
         short(harvest),
         if compared.is_empty() { "" } else { ", " },
@@ -310,9 +310,9 @@ fn objectives(rows: &[&ExploreRow]) -> String {
             .zip(row.at)
             .is_some_and(|(p95, objective)| p95.value <= objective)
     };
-    let held: Vec<&ExploreRow> = rows.iter().filter(kept).copied().collect();
-    let within = format!("{} of {} objectives were kept", held.len(), rows.len());
-    best(&held, |row| row.work).map_or_else(
+    let kept_rows: Vec<&ExploreRow> = rows.iter().filter(kept).copied().collect();
+    let within = format!("{} of {} objectives were kept", kept_rows.len(), rows.len());
+    best(&kept_rows, |row| row.work).map_or_else(
         || format!("{within}."),
         |(row, work)| {
             format!(

@@ -143,9 +143,9 @@ fn over_time(sweep: &ExploredSweep, slowdown: Drawn, noun: &'static str) -> Mark
     let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
     let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
-    let mut turns = lines(sweep, &[TURN, TURN_90], x(), "length of a slice");
-    turns.y.format = units::short_duration_ns;
-    html! { (longer.markup()) (work.markup()) (fast.markup()) (turns.markup()) }
+    let mut slices = lines(sweep, &[TURN, TURN_90], x(), "length of a slice");
+    slices.y.format = units::short_duration_ns;
+    html! { (longer.markup()) (work.markup()) (fast.markup()) (slices.markup()) }
 }
 
 /// Effect on the primary, work of scavengers, and the share of yielding loads, over a share of the CPU

@@ -150,7 +150,10 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
         out.push(section(
             run,
             ("latency", "Latency of requests"),
-            ("primary.latency", "no request of the primary was told"),
+            (
+                "primary.latency",
+                "no request of the primary was identified",
+            ),
             run.primary.latency.as_ref().map(|latency| {
                 html! { (charts::latency(latency)) (tables::latency(run)) }
             }),
@@ -239,7 +242,7 @@ fn section(
     let gaps: Vec<&Missing> = facts::gaps_of(&run.missing, &fields).collect();
     match body {
         Some(body) => Panel::new(id, title, html! { (body) (reasons(&run.missing, &fields)) }),
-        None if gaps.is_empty() => Panel::gone(id, title, html! { p.note { (otherwise) } }),
+        None if gaps.is_empty() => Panel::empty(id, title, html! { p.note { (otherwise) } }),
         None => Panel::missing(
             id,
             title,

@@ -83,7 +83,7 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
                 } }
             }
         }
-        @if let Some(beyond) = facts::beyond(run) { p { "Of the time slices that were timed, " (beyond) "." } }
+        @if let Some(exceeding) = facts::exceeding(run) { p { "Of the time slices that were timed, " (exceeding) "." } }
         @if let Some(skipped) = facts::skipped(run) { p { (skipped) "." } }
     }
 }
@@ -117,7 +117,7 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                 }
             }
         }
-        (more(all.len()))
+        (omitted_rows(all.len()))
         @if let Some(left) = facts::left_otherwise(run) { p { (left) } }
         @for it in all.iter().filter(reasons).take(MAX_ROWS) {
             p.missing { (facts::scavenger(it, all)) " " (it.state) ": " (it.reason.as_deref().unwrap_or_default()) }
@@ -139,7 +139,7 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
     let sites = facts::by_gain(&run.sites);
     let reasons = sites.iter().any(|site| site.reason.is_some());
     html! {
-        p.reading { (units::plural(sites.len(), "yield")) ": " (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that the yield stands in; yields that keep the bound gain nothing by themselves." }
+        p.reading { (units::plural(sites.len(), "yield")) ": " (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that contains the yield; yields that keep the bound gain nothing by themselves." }
         div.scroll tabindex="0" role="group" aria-label="yields" {
             table {
                 thead { tr {
@@ -162,10 +162,10 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
                 }
             }
         }
-        (more(sites.len()))
+        (omitted_rows(sites.len()))
     }
 }
 
-fn more(rows: usize) -> Markup {
+fn omitted_rows(rows: usize) -> Markup {
     html! { @if rows > MAX_ROWS { p.note { (rows - MAX_ROWS) " more in the JSON." } } }
 }

@@ -12,9 +12,8 @@ pub(super) fn body(calibration: &Calibration) -> Markup {
     let longest = facts::longest(&calibration.levels);
     let chart = Chart {
         id: "calibration-ticks".into(),
-        title: "Share of the loads that took at most so many ticks.".into(),
-        reading: "Levels whose curves lie on each other cannot be told apart by single loads."
-            .into(),
+        title: "Share of the loads that took at most this many ticks.".into(),
+        reading: "Levels with coincident curves cannot be distinguished by single loads.".into(),
         extent: Extent::Full,
         x: Axis {
             title: "ticks, the timing's own cost included".into(),
@@ -69,14 +68,14 @@ fn row(level: &CalibratedLevel) -> Markup {
 /// Cumulative share of the loads over ticks, up to `longest`.
 fn cumulative(level: &CalibratedLevel, longest: u32) -> Vec<Point> {
     let total: u64 = level.ticks.iter().map(|bin| bin.count).sum();
-    let mut seen = 0;
+    let mut counted = 0;
     level
         .ticks
         .iter()
         .take_while(|bin| bin.ticks <= longest)
         .map(|bin| {
-            seen += bin.count;
-            let share = seen as f64 / total.max(1) as f64;
+            counted += bin.count;
+            let share = counted as f64 / total.max(1) as f64;
             Point {
                 x: f64::from(bin.ticks),
                 y: share,

@@ -66,7 +66,7 @@ fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
         id: format!("latency-settings-{index}"),
         title: format!("Prefetch settings over size ({}).", family.label),
         reading: format!(
-            "The distance to the first curve is what the setting is worth; {reading}."
+            "The distance to the first curve is the effect of the setting; {reading}."
         ),
         extent: Extent::Full,
         x: size_axis("bytes of the buffer"),

@@ -239,7 +239,7 @@ fn throughput(mlp: &Mlp) -> Markup {
     let chart = Chart {
         id: "mlp-throughput".into(),
         title: "Parallelism by throughput.".into(),
-        reading: "Independent chases in turns: latency of one divided by the time per load of all; where it levels off, the core has no more room for misses.".into(),
+        reading: "Interleaved independent chases: latency of one divided by the time per load of all; where it levels off, the core has no more room for misses.".into(),
         extent: Extent::Half,
         x: number_axis("independent chains", Scale::Log2),
         y: number_axis("loads in flight", Scale::Linear),

@@ -79,7 +79,7 @@ pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
         panel(
             "tlb",
             "Address translation",
-            "What it costs to find the page: one line on each of so many pages, against the same lines packed together; a step is a level of the TLB used up.",
+            "What it costs to find the page: one line on each of n pages, against the same lines packed together; a step is a level of the TLB used up.",
             &profile.tlb,
             tlb::body,
         ),

@@ -341,7 +341,7 @@ pub(in crate::page) fn parameters(model: &Model) -> Markup {
                 b { "* " (symbols.join(", ")) ": " }
                 "the data do not determine each by itself"
                 @if !reason.is_empty() { " (" (reason) ")" }
-                "; the values with the smallest norm stand here."
+                "; the values with the smallest norm are shown."
             }
         }
         @if !model.combinations.is_empty() {

@@ -123,9 +123,9 @@ fn reach(tlb: &Tlb) -> Markup {
     let rows = facts::reach_rows(tlb);
     html! {
         @if let Some((_, kinds)) = rows.first() {
-            h3 { "Reach beside the caches" }
+            h3 { "Reach and cache sizes" }
             p.reading { "Bytes that are reached without a page walk; where that is less than a cache holds, loads that hit the cache still wait for walks." }
-            div.scroll tabindex="0" role="group" aria-label="reach beside the caches" {
+            div.scroll tabindex="0" role="group" aria-label="reach and cache sizes" {
                 table {
                     thead { tr {
                         th scope="col" { "cache" } th scope="col" { "size" }

@@ -32,7 +32,7 @@ pub(super) fn numa(numa: &Numa) -> Markup {
                 }
             }
         }
-        (unknown(numa))
+        (unknown_nodes(numa))
         (skipped(&numa.skipped))
     }
 }
@@ -88,7 +88,7 @@ fn matrix(
 }
 
 /// Pairs without a figure, and the reasons.
-fn unknown(numa: &Numa) -> Markup {
+fn unknown_nodes(numa: &Numa) -> Markup {
     let texts: Vec<String> = numa
         .pairs
         .iter()

@@ -43,14 +43,14 @@ pub(super) fn answer(profile: &Profile) -> Markup {
         section.card.answer id="answer" {
             @if profile.run.samples == 0 {
                 h2 { "Nothing was sampled" }
-                p.missing { "no sample was taken: nothing can be said of where the time went" }
+                p.missing { "no sample was taken, so the time cannot be attributed" }
             } @else {
                 h2 {
                     "Memory bound " (units::percent(bound.fraction)) " "
                     small { (units::percent_interval(bound.low, bound.high)) " of " (units::seconds(profile.time.cpu_s)) " CPU" }
                 }
                 (level_bar(profile))
-                @if let Some(unseen) = run::unseen(profile) { p.note { (unseen) } }
+                @if let Some(unattributed) = run::unattributed(profile) { p.note { (unattributed) } }
                 (tiles(profile))
             }
             @if !profile.findings.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                             @if !finding.advice.is_empty() { p { (finding.advice) } }
                             p.note {
                                 @if let Some(gain) = &finding.predicted_gain { b { (run::gain(gain)) } " · " }
-                                "told from: " (finding.threshold)
+                                "based on: " (finding.threshold)
                             }
                         }
                     }
@@ -73,7 +73,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
     }
 }
 
-/// True if `text` begins with `title`, whatever the case.
+/// True if `text` begins with `title`, ignoring case.
 fn begins_with_title(text: &str, title: &str) -> bool {
     text.get(..title.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(title))
@@ -83,7 +83,7 @@ fn level_bar(profile: &Profile) -> Markup {
     let bound = &profile.memory_bound;
     let parts: Vec<(&str, usize, f64)> = run::level_parts(bound)
         .into_iter()
-        .chain((bound.unseen > 0.0).then_some((run::UNSEEN, bound.unseen)))
+        .chain((bound.unseen > 0.0).then_some((run::UNATTRIBUTED, bound.unseen)))
         .map(|(name, share)| (name, run::level_color(name), share))
         .collect();
     ShareBar {

@@ -37,15 +37,15 @@ pub(super) fn short(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 fn cut_to(text: &mut String, letters: usize) {
-    if let Cow::Owned(cut) = short(text, letters) {
-        *text = cut;
+    if let Cow::Owned(shortened) = short(text, letters) {
+        *text = shortened;
     }
 }
 
 /// Shortens a name: a function's arguments are removed first, so that brackets stay balanced.
-fn cut(text: &mut String) {
-    if let Cow::Owned(cut) = short_name(text, MAX_NAME_CHARS) {
-        *text = cut;
+fn truncate(text: &mut String) {
+    if let Cow::Owned(shortened) = short_name(text, MAX_NAME_CHARS) {
+        *text = shortened;
     }
 }
 
@@ -64,29 +64,33 @@ pub(super) fn short_name(text: &str, most: usize) -> Cow<'_, str> {
 fn cut_frames(frames: &mut Vec<CallFrame>) {
     frames.truncate(MAX_FRAMES);
     for frame in frames {
-        cut(&mut frame.function);
-        cut(&mut frame.module);
-        frame.file.iter_mut().for_each(cut);
+        truncate(&mut frame.function);
+        truncate(&mut frame.module);
+        frame.file.iter_mut().for_each(truncate);
     }
 }
 
 fn cut_shares(shares: &mut Vec<NamedShare>) {
     shares.truncate(MAX_MEMBERS);
-    shares.iter_mut().for_each(|share| cut(&mut share.name));
+    shares
+        .iter_mut()
+        .for_each(|share| truncate(&mut share.name));
 }
 
 fn cut_lines(lines: &mut Vec<SharedLine>) {
     lines.truncate(MAX_SHARED_LINES);
     for line in lines {
-        cut(&mut line.object);
+        truncate(&mut line.object);
         cut_to(&mut line.advice, MAX_SENTENCE_CHARS);
         cut_frames(&mut line.alloc_stack);
         line.threads.truncate(MAX_MEMBERS);
-        line.threads.iter_mut().for_each(|it| cut(&mut it.name));
+        line.threads
+            .iter_mut()
+            .for_each(|it| truncate(&mut it.name));
         line.sites.truncate(MAX_MEMBERS);
         for site in &mut line.sites {
-            cut(&mut site.name);
-            cut(&mut site.function);
+            truncate(&mut site.name);
+            truncate(&mut site.function);
         }
     }
 }
@@ -101,17 +105,17 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
         &mut out.run.membound_version,
         &mut out.run.timer,
     ] {
-        cut(text);
+        truncate(text);
     }
     out.run.command.truncate(MAX_MEMBERS);
-    out.run.command.iter_mut().for_each(cut);
+    out.run.command.iter_mut().for_each(truncate);
     if let Some(view) = &mut out.hardware {
         for row in &mut view.functions {
-            cut(&mut row.name);
-            cut(&mut row.module);
+            truncate(&mut row.name);
+            truncate(&mut row.module);
         }
         let lines = view.changed_lines.iter_mut();
-        lines.flat_map(|row| &mut row.functions).for_each(cut);
+        lines.flat_map(|row| &mut row.functions).for_each(truncate);
     }
     out.findings.truncate(MAX_FINDINGS);
     for finding in &mut out.findings {
@@ -126,17 +130,17 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     for list in [&mut out.functions, &mut out.lines, &mut out.instructions] {
         list.truncate(rows);
         for row in list {
-            cut(&mut row.name);
-            cut(&mut row.function);
-            cut(&mut row.module);
-            row.file.iter_mut().for_each(cut);
+            truncate(&mut row.name);
+            truncate(&mut row.function);
+            truncate(&mut row.module);
+            row.file.iter_mut().for_each(truncate);
         }
     }
-    out.threads.iter_mut().for_each(|it| cut(&mut it.name));
-    out.levels.iter_mut().for_each(|it| cut(&mut it.name));
+    out.threads.iter_mut().for_each(|it| truncate(&mut it.name));
+    out.levels.iter_mut().for_each(|it| truncate(&mut it.name));
     out.objects.truncate(rows);
     for object in &mut out.objects {
-        cut(&mut object.name);
+        truncate(&mut object.name);
         cut_frames(&mut object.alloc_stack);
     }
     cut_lines(&mut out.false_sharing);
@@ -149,7 +153,7 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
         for list in [&mut view.objects, &mut view.lines] {
             list.truncate(MAX_MEMBERS);
             for row in list {
-                cut(&mut row.name);
+                truncate(&mut row.name);
                 cut_to(&mut row.advice, MAX_SENTENCE_CHARS);
             }
         }
@@ -158,19 +162,24 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     out.function_objects.clear();
     if let Outcome::Known(memory) = &mut out.memory {
         memory.objects.truncate(MAX_MEMBERS);
-        memory.objects.iter_mut().for_each(|it| cut(&mut it.name));
+        memory
+            .objects
+            .iter_mut()
+            .for_each(|it| truncate(&mut it.name));
     }
     out.bandwidth.truncate(MAX_DOMAINS);
     for domain in &mut out.bandwidth {
-        cut(&mut domain.domain);
+        truncate(&mut domain.domain);
         cut_shares(&mut domain.objects);
         cut_shares(&mut domain.lines);
     }
     out.elsewhere.truncate(MAX_MEMBERS);
-    out.elsewhere.iter_mut().for_each(|it| cut(&mut it.machine));
+    out.elsewhere
+        .iter_mut()
+        .for_each(|it| truncate(&mut it.machine));
     out.missing.truncate(MAX_GAPS);
     for gap in &mut out.missing {
-        cut(&mut gap.table);
+        truncate(&mut gap.table);
         cut_to(&mut gap.why.reason, MAX_SENTENCE_CHARS);
         gap.why
             .remedy

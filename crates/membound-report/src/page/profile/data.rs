@@ -150,11 +150,11 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
             value
         })
         .collect();
-    let lives = lives(profile, cells);
+    let life_spans = life_spans(profile, cells);
     let threads: Vec<Value> = profile
         .threads
         .iter()
-        .zip(&lives)
+        .zip(&life_spans)
         .take(grain.rows)
         .enumerate()
         .map(|(index, (row, life))| {
@@ -396,11 +396,11 @@ fn thread(row: &ThreadRow, life: (f64, f64), names: &mut Names<'_>) -> Value {
 
 /// Start and end of each thread's life in seconds, for drawing. A run records how long a thread lived, but
 /// not when: its samples lie inside, and the remaining time is added after them first, then before.
-pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
+pub(super) fn life_spans(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
-    let mut seen: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
+    let mut active_spans: Vec<Option<(f64, f64)>> = vec![None; profile.threads.len()];
     for group in &cells.groups {
-        let Some(span) = seen.get_mut(group.key.thread as usize) else {
+        let Some(span) = active_spans.get_mut(group.key.thread as usize) else {
             continue;
         };
         for cell in &group.cells {
@@ -411,7 +411,7 @@ pub(super) fn lives(profile: &Profile, cells: &Cells) -> Vec<(f64, f64)> {
     profile
         .threads
         .iter()
-        .zip(seen)
+        .zip(active_spans)
         .map(|(row, span)| {
             let (from, to) = span.unwrap_or((0.0, 0.0));
             let left = (positive(row.lifetime_s) - (to - from)).max(0.0);

@@ -114,13 +114,13 @@ fn sharing(
     lines: &[SharedLine],
 ) -> Panel {
     if lines.is_empty() {
-        return Panel::gone(id, title, html! { p.note { (none) } });
+        return Panel::empty(id, title, html! { p.note { (none) } });
     }
     Panel::new(
         id,
         title,
         html! {
-            p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; apart, nobody waits." }
+            p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; on separate lines, neither waits." }
             @for line in lines.iter().take(MAX_SHARED_LINES) { (shared_line(line)) }
             @if lines.len() > MAX_SHARED_LINES { p.note { (lines.len() - MAX_SHARED_LINES) " more in the JSON." } }
         },

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use membound_types::{BandwidthDomain, MemoryMoment, MemoryUse, Outcome, Profile};
 
 use super::cells::Cells;
-use super::data::lives;
+use super::data::life_spans;
 use crate::units;
 
 /// Most threads with a lane of their own; the table has all.
@@ -15,10 +15,10 @@ const TICKS: u32 = 6;
 const LIVE_OBJECTS: usize = 4;
 
 pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
-    let lives = lives(profile, cells);
+    let life_spans = life_spans(profile, cells);
     let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
     let mut alive = vec![0.0; cells.bins as usize];
-    for life in &lives {
+    for life in &life_spans {
         for (bin, alive) in alive.iter_mut().enumerate() {
             *alive += inside(*life, bin, bin_s);
         }
@@ -59,7 +59,7 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
             div.plot tabindex="0" role="group" aria-label="timeline: arrow keys move, Shift and arrow keys select a span, Escape selects the whole run" {
                 (lane(None, scale, &all, &alive, bin_s))
                 @for &index in &busiest {
-                    @let alive: Vec<f64> = (0..cells.bins as usize).map(|bin| inside(lives[index], bin, bin_s)).collect();
+                    @let alive: Vec<f64> = (0..cells.bins as usize).map(|bin| inside(life_spans[index], bin, bin_s)).collect();
                     (lane(Some(index), 1.0, &cells.lane(Some(index as u32)), &alive, bin_s))
                 }
                 @if let Some(memory) = memory { (live(memory, cells)) }
@@ -139,15 +139,15 @@ fn area(values: &[f64]) -> String {
 
 /// Top of a traffic lane: the machine's maximum, or the largest traffic if that is more.
 fn top(domain: &BandwidthDomain) -> f64 {
-    let seen = domain
+    let highest_gb_s = domain
         .timeline
         .iter()
         .map(|moment| moment.read_gb_s + moment.write_gb_s)
         .filter(|value| value.is_finite())
         .fold(0.0, f64::max);
     match &domain.machine_max_gb_s {
-        Outcome::Known(most) if most.is_finite() => seen.max(*most),
-        _ => seen,
+        Outcome::Known(most) if most.is_finite() => highest_gb_s.max(*most),
+        _ => highest_gb_s,
     }
 }
 

@@ -9,19 +9,19 @@ pub(super) fn text_width(text: &str) -> f64 {
 /// Lane (0 is the lowest) for each of `spans`, such that no two spans in a lane overlap. Spans are `(start,
 /// end)`; earlier ones get the lower lanes.
 pub(super) fn lanes(spans: &[(f64, f64)]) -> Vec<usize> {
-    let mut taken: Vec<Vec<(f64, f64)>> = Vec::new();
+    let mut lanes: Vec<Vec<(f64, f64)>> = Vec::new();
     spans
         .iter()
         .map(|span| {
-            let free = taken.iter().position(|lane| {
+            let free = lanes.iter().position(|lane| {
                 lane.iter()
                     .all(|other| span.1 <= other.0 || span.0 >= other.1)
             });
             let lane = free.unwrap_or_else(|| {
-                taken.push(Vec::new());
-                taken.len() - 1
+                lanes.push(Vec::new());
+                lanes.len() - 1
             });
-            taken[lane].push(*span);
+            lanes[lane].push(*span);
             lane
         })
         .collect()

@@ -100,7 +100,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
         .column("blocks", Align::Right, 8)
         .column("kind", Align::Left, 9)
         .name("object", MIN_OBJECT_COLUMNS);
-    let seen = |row: &&ObjectRow| {
+    let is_shown = |row: &&ObjectRow| {
         let share = &row.share;
         let sorted_by = crate::facts::sorted::figure(*row, sort);
         share.time_fraction >= MIN_SHARE
@@ -109,7 +109,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
     };
     let shown: Vec<&ObjectRow> = sorted(&profile.objects, sort)
         .into_iter()
-        .filter(seen)
+        .filter(is_shown)
         .collect();
     for row in shown.iter().take(MAX_ROWS) {
         let known = row.kind != ObjectClass::Unknown;

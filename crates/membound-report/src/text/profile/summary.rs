@@ -61,7 +61,7 @@ fn header(out: &mut Out, profile: &Profile) {
         ));
     }
     if profile.incomplete {
-        out.warning("incomplete: the run was cut short; what stands here is true of the part that was recorded");
+        out.warning("incomplete: the run was cut short; figures cover only the recorded part");
     }
 }
 
@@ -70,9 +70,9 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     let bound = &profile.memory_bound;
     if profile.run.samples == 0 {
         out.warning(if profile.hardware.is_some() {
-            "no sample stands for time: nothing can be said of where the time went"
+            "no sample carries CPU time, so the time cannot be attributed"
         } else {
-            "no sample was taken: nothing can be said of where the time went"
+            "no sample was taken, so the time cannot be attributed"
         });
         return;
     }
@@ -96,7 +96,7 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     );
     let parts: Vec<(&str, f64)> = run::level_parts(bound)
         .into_iter()
-        .chain([(run::UNSEEN, bound.unseen)])
+        .chain([(run::UNATTRIBUTED, bound.unseen)])
         .filter(|part| part.1 > MIN_SHARE)
         .collect();
     let idle = if profile.time.idle_s > 0.0 {
@@ -109,8 +109,8 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
     };
     let other = (1.0 - bound.fraction - bound.unseen).max(0.0);
     bar::write(out, &parts, ("other", other), &idle);
-    if let Some(unseen) = run::unseen(profile) {
-        out.note(&unseen);
+    if let Some(unattributed) = run::unattributed(profile) {
+        out.note(&unattributed);
     }
 }
 

@@ -41,10 +41,10 @@ fn latencies(middle_ns: f64, requests: f64) -> Latencies {
     let histogram = around(middle_ns, requests);
     let total: u64 = histogram.iter().map(|bin| bin.count).sum();
     let at = |share: f64| {
-        let mut seen = 0;
+        let mut counted = 0;
         let reached = histogram.iter().find(|bin| {
-            seen += bin.count;
-            seen as f64 >= share * total as f64
+            counted += bin.count;
+            counted as f64 >= share * total as f64
         });
         reached.map_or(0.0, |bin| bin.to_ns)
     };

@@ -23,7 +23,7 @@ const SECTIONS: [&str; 9] = [
 ];
 
 /// A name that is dangerous in every context.
-const EVIL: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
+const HOSTILE: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
 
 fn all() -> [(&'static str, HarvestRun); 5] {
     [
@@ -38,25 +38,25 @@ fn all() -> [(&'static str, HarvestRun); 5] {
 /// The full harvest with dangerous names, and with figures that are not finite.
 fn hostile() -> HarvestRun {
     let mut run = fixture::full();
-    let evil = || EVIL.to_owned();
-    (run.host, run.cpu, run.date) = (evil(), evil(), evil());
-    run.membound_version = evil();
-    run.primary.command = vec![evil()];
+    let hostile = || HOSTILE.to_owned();
+    (run.host, run.cpu, run.date) = (hostile(), hostile(), hostile());
+    run.membound_version = hostile();
+    run.primary.command = vec![hostile()];
     for it in &mut run.scavengers {
-        it.command = vec![evil()];
-        (it.reason, it.output) = (Some(evil()), Some(evil()));
+        it.command = vec![hostile()];
+        (it.reason, it.output) = (Some(hostile()), Some(hostile()));
     }
     for site in &mut run.sites {
-        (site.module, site.symbol, site.reason) = (evil(), evil(), Some(evil()));
+        (site.module, site.symbol, site.reason) = (hostile(), hostile(), Some(hostile()));
     }
     for plan in &mut run.options.plans {
-        (plan.path, plan.command) = (Some(evil()), vec![evil()]);
+        (plan.path, plan.command) = (Some(hostile()), vec![hostile()]);
     }
-    run.slots.why = evil();
-    run.notes = vec![evil()];
+    run.slots.why = hostile();
+    run.notes = vec![hostile()];
     run.missing = fixture::bare().missing;
     for gap in &mut run.missing {
-        (gap.table, gap.why.reason, gap.why.remedy) = (evil(), evil(), Some(evil()));
+        (gap.table, gap.why.reason, gap.why.remedy) = (hostile(), hostile(), Some(hostile()));
     }
     run.wall_s = f64::INFINITY;
     run.primary.cpu_s = f64::NAN;
@@ -208,7 +208,7 @@ fn classes_of_time_are_those_of_document_003() {
 }
 
 #[test]
-fn the_answer_stands_first() {
+fn the_answer_comes_first() {
     check_order(
         &flowing(&fixture::full()),
         &[
@@ -233,7 +233,7 @@ fn the_answer_stands_first() {
 }
 
 #[test]
-fn what_is_missing_is_told_and_nothing_is_zero() {
+fn missing_parts_are_reported_and_not_shown_as_zero() {
     let text = flowing(&fixture::bare());
     check_order(
         &text,
@@ -254,7 +254,7 @@ fn what_is_missing_is_told_and_nothing_is_zero() {
 }
 
 #[test]
-fn a_run_that_was_cut_short_says_so_and_what_it_has() {
+fn an_incomplete_run_is_marked_and_shows_its_data() {
     let text = flowing(&fixture::cut_short());
     check_order(
         &text,
@@ -276,19 +276,19 @@ fn a_run_that_was_cut_short_says_so_and_what_it_has() {
 }
 
 #[test]
-fn a_slowdown_that_may_be_none_is_not_told_as_one() {
+fn a_slowdown_within_noise_is_not_reported() {
     let mut run = fixture::full();
     run.primary.slowdown = Some(0.002);
     (run.primary.slowdown_low, run.primary.slowdown_high) = (Some(-0.004), Some(0.008));
     let text = flowing(&run);
     assert!(
-        text.contains("No slowdown of the primary can be told from none: 0.2 % [-0.4, 0.8]"),
+        text.contains("No slowdown of the primary beyond noise: 0.2 % [-0.4, 0.8]"),
         "{text}"
     );
 }
 
 #[test]
-fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
+fn an_exceeded_limit_is_reported_only_if_the_whole_interval_exceeds_it() {
     const WARNING: &str = "slowed down by more than was allowed";
     let check = |low: Option<f64>, high: Option<f64>, sentence: &str, is_told: bool| {
         let mut run = fixture::full();
@@ -301,8 +301,8 @@ fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
         assert!(html.contains(sentence), "{html}");
         assert_eq!(html.contains("class=\"differs\">6.0 %"), is_told, "{html}");
     };
-    let told = "took 6.0 % [5.5, 6.5] more CPU time; allowed were 5.0 %.";
-    check(Some(0.055), Some(0.065), told, true);
+    let exceeded = "took 6.0 % [5.5, 6.5] more CPU time; allowed were 5.0 %.";
+    check(Some(0.055), Some(0.065), exceeded, true);
     let noisy = "took 6.0 % [4.9, 7.1] more CPU time; allowed were 5.0 %.";
     check(Some(0.049), Some(0.071), noisy, false);
     let unsure =
@@ -311,19 +311,19 @@ fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
 }
 
 #[test]
-fn an_interval_that_is_missing_says_why_beside_the_slowdown() {
+fn a_missing_interval_has_its_reason_next_to_the_slowdown() {
     let mut run = fixture::full();
     (run.primary.slowdown_low, run.primary.slowdown_high) = (None, None);
     let mut gap = fixture::bare().missing.swap_remove(0);
     gap.table = "primary.slowdown_low".to_owned();
     gap.why.reason = "the run was too short".to_owned();
     run.missing = vec![gap];
-    let said = "interval of the slowdown: the run was too short";
-    assert!(flowing(&run).contains(said));
+    let sentence = "interval of the slowdown: the run was too short";
+    assert!(flowing(&run).contains(sentence));
     let page = Page::parse(&page::harvest_run(&run));
     assert!(
         page.by_id("answer")
-            .is_some_and(|it| it.text.contains(said))
+            .is_some_and(|it| it.text.contains(sentence))
     );
 }
 
@@ -374,7 +374,7 @@ fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
 }
 
 #[test]
-fn every_section_is_there_or_says_why_not() {
+fn every_section_is_present_or_has_a_reason() {
     for run in [fixture::full(), fixture::bare(), fixture::cut_short()] {
         let page = Page::parse(&page::harvest_run(&run));
         let sections: Vec<&str> = page
@@ -452,7 +452,7 @@ fn a_bound_that_nothing_comes_near_is_on_the_page() {
 
 #[test]
 fn skipped_time_slices_are_reported() {
-    let told = "20 % of all time slices were skipped";
+    let sentence = "20 % of all time slices were skipped";
     let mut run = fixture::full();
     assert!(!text::harvest_run(&run, Style::default()).contains("skipped"));
     run.distance_ns.skipped = run.distance_ns.timed / 4;
@@ -460,7 +460,7 @@ fn skipped_time_slices_are_reported() {
         page::harvest_run(&run),
         text::harvest_run(&run, Style::default()),
     ] {
-        assert!(shown.contains(told), "{shown}");
+        assert!(shown.contains(sentence), "{shown}");
     }
 }
 
@@ -476,7 +476,7 @@ fn what_takes_scavengers_off_run_queues_is_counted() {
 }
 
 #[test]
-fn requests_are_told_by_where_they_come_from() {
+fn requests_are_described_by_their_source() {
     let mut run = fixture::full();
     if let Some(latency) = &mut run.primary.latency {
         latency.source = LatencySource::Socket;

@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::fixture;
 use super::protobuf::Message;
 
-const EVIL: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
+const HOSTILE: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
 
 /// The simulation with a name that is dangerous in every format.
 pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::simulation();
     for name in &mut detail.names {
-        *name = EVIL.to_owned();
+        *name = HOSTILE.to_owned();
     }
     for row in profile
         .functions
@@ -28,19 +28,19 @@ pub(super) fn hostile() -> (Profile, Detail) {
         .chain(&mut profile.lines)
         .chain(&mut profile.instructions)
     {
-        (row.name, row.function, row.module) = (EVIL.into(), EVIL.into(), EVIL.into());
-        row.file = Some(EVIL.into());
+        (row.name, row.function, row.module) = (HOSTILE.into(), HOSTILE.into(), HOSTILE.into());
+        row.file = Some(HOSTILE.into());
     }
     for row in &mut profile.threads {
-        row.name = EVIL.into();
+        row.name = HOSTILE.into();
     }
     for row in &mut profile.objects {
-        row.name = EVIL.into();
+        row.name = HOSTILE.into();
         for frame in &mut row.alloc_stack {
-            frame.function = EVIL.into();
+            frame.function = HOSTILE.into();
         }
     }
-    profile.run.command = vec![EVIL.into()];
+    profile.run.command = vec![HOSTILE.into()];
     (profile, detail)
 }
 
@@ -65,12 +65,12 @@ fn folded_lines_sum_to_the_totals() {
         for (weight, total_s) in [(Weight::Time, cpu_s), (Weight::Stall, stall_s)] {
             let text = export::folded(&detail, weight);
             let mut sum = 0;
-            let mut seen = std::collections::BTreeSet::new();
+            let mut stacks = std::collections::BTreeSet::new();
             for line in text.lines() {
                 let (stack, value) = line.rsplit_once(' ').expect("a weight stands last");
                 sum += value.parse::<u64>().expect("the weight is a number");
                 assert!(!stack.is_empty());
-                assert!(seen.insert(stack.to_owned()), "{stack} twice");
+                assert!(stacks.insert(stack.to_owned()), "{stack} twice");
             }
             let off = sum as f64 - total_s * 1e9;
             // Each line is rounded to a nanosecond.
@@ -237,7 +237,7 @@ impl Pprof {
 }
 
 #[test]
-fn pprof_says_what_the_samples_say() {
+fn pprof_agrees_with_the_samples() {
     let (profile, detail) = fixture::simulation();
     let read = Pprof::of(&profile, &detail);
     assert_eq!(read.strings[0], "");
@@ -325,7 +325,7 @@ pub(super) fn with_accesses() -> (Profile, Detail) {
 }
 
 #[test]
-fn pprof_has_accesses_that_the_processor_sampled_beside_time() {
+fn pprof_has_sampled_accesses_in_addition_to_time() {
     let (profile, mut detail) = with_accesses();
     let read = Pprof::of(&profile, &detail);
     let types = read.message.messages(1);

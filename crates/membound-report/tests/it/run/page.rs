@@ -9,13 +9,13 @@ use super::fixture;
 use crate::dom::Page;
 
 /// A name from a binary that is dangerous in every context.
-pub(super) const EVIL: &str =
+pub(super) const HOSTILE: &str =
     "</script></title></style><img src=x onerror=\"window.hacked=1\">\"'`&\u{2028}<!--<script>${1}";
 
 /// The simulation with dangerous names.
 pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::two_nodes();
-    let evil = || EVIL.to_owned();
+    let hostile = || HOSTILE.to_owned();
     let run = &mut profile.run;
     for field in [
         &mut run.host,
@@ -24,67 +24,73 @@ pub(super) fn hostile() -> (Profile, Detail) {
         &mut run.membound_version,
         &mut run.timer,
     ] {
-        *field = evil();
+        *field = hostile();
     }
-    run.command = vec![evil()];
+    run.command = vec![hostile()];
     for row in profile
         .functions
         .iter_mut()
         .chain(&mut profile.lines)
         .chain(&mut profile.instructions)
     {
-        (row.name, row.function, row.module) = (evil(), evil(), evil());
-        row.file = Some(evil());
+        (row.name, row.function, row.module) = (hostile(), hostile(), hostile());
+        row.file = Some(hostile());
     }
-    profile.threads.iter_mut().for_each(|it| it.name = evil());
-    profile.levels.iter_mut().for_each(|it| it.name = evil());
+    profile
+        .threads
+        .iter_mut()
+        .for_each(|it| it.name = hostile());
+    profile.levels.iter_mut().for_each(|it| it.name = hostile());
     for finding in &mut profile.findings {
-        (finding.text, finding.advice, finding.threshold) = (evil(), evil(), evil());
+        (finding.text, finding.advice, finding.threshold) = (hostile(), hostile(), hostile());
     }
     for row in &mut profile.objects {
-        row.name = evil();
+        row.name = hostile();
         for frame in &mut row.alloc_stack {
-            (frame.function, frame.module) = (evil(), evil());
-            frame.file = Some(evil());
+            (frame.function, frame.module) = (hostile(), hostile());
+            frame.file = Some(hostile());
         }
-        row.code.iter_mut().for_each(|it| it.name = evil());
+        row.code.iter_mut().for_each(|it| it.name = hostile());
     }
     for line in &mut profile.false_sharing {
-        (line.object, line.advice) = (evil(), evil());
-        line.threads.iter_mut().for_each(|it| it.name = evil());
+        (line.object, line.advice) = (hostile(), hostile());
+        line.threads.iter_mut().for_each(|it| it.name = hostile());
         for site in &mut line.sites {
-            (site.name, site.function) = (evil(), evil());
+            (site.name, site.function) = (hostile(), hostile());
         }
         for frame in &mut line.alloc_stack {
-            (frame.function, frame.file) = (evil(), Some(evil()));
+            (frame.function, frame.file) = (hostile(), Some(hostile()));
         }
     }
     profile.true_sharing = profile.false_sharing.clone();
     for domain in &mut profile.bandwidth {
-        domain.domain = evil();
+        domain.domain = hostile();
         for share in domain.objects.iter_mut().chain(&mut domain.lines) {
-            share.name = evil();
+            share.name = hostile();
         }
     }
     for other in &mut profile.elsewhere {
-        other.machine = evil();
+        other.machine = hostile();
     }
     for gap in &mut profile.missing {
-        gap.table = evil();
-        gap.why.reason = evil();
-        gap.why.remedy = Some(evil());
+        gap.table = hostile();
+        gap.why.reason = hostile();
+        gap.why.remedy = Some(hostile());
     }
     if let membound_types::Outcome::Known(view) = &mut profile.numa {
         for row in view.objects.iter_mut().chain(&mut view.lines) {
-            (row.name, row.advice) = (evil(), evil());
+            (row.name, row.advice) = (hostile(), hostile());
         }
     }
-    detail.names.iter_mut().for_each(|name| *name = evil());
+    detail.names.iter_mut().for_each(|name| *name = hostile());
     for listing in &mut detail.listings {
-        (listing.function, listing.module) = (evil(), evil());
-        listing.file = Some(evil());
-        listing.source.iter_mut().for_each(|it| it.text = evil());
-        listing.assembly.iter_mut().for_each(|it| it.text = evil());
+        (listing.function, listing.module) = (hostile(), hostile());
+        listing.file = Some(hostile());
+        listing.source.iter_mut().for_each(|it| it.text = hostile());
+        listing
+            .assembly
+            .iter_mut()
+            .for_each(|it| it.text = hostile());
     }
     (profile, detail)
 }
@@ -151,16 +157,19 @@ fn names_stay_text() {
     let page = Page::parse(&page::profile(&profile, &detail));
     let heading = page.named("h1").next().expect("there is a heading");
     // A shell would need quotes, and the page shows them.
-    assert_eq!(heading.text, format!("'{}'", EVIL.replace('\'', "'\\''")));
+    assert_eq!(
+        heading.text,
+        format!("'{}'", HOSTILE.replace('\'', "'\\''"))
+    );
     let data = data(&page);
     assert!(
         data["names"]
             .as_array()
             .expect("names")
-            .contains(&EVIL.into())
+            .contains(&HOSTILE.into())
     );
     let table = page.by_id("table").expect("the table is there");
-    assert!(table.text.contains(EVIL));
+    assert!(table.text.contains(HOSTILE));
 }
 
 #[test]
@@ -282,7 +291,7 @@ fn long_names_and_long_code_fit_too() {
 }
 
 #[test]
-fn every_section_is_there_or_says_why_not() {
+fn every_section_is_present_or_has_a_reason() {
     let (profile, detail) = fixture::two_nodes();
     let page = Page::parse(&page::profile(&profile, &detail));
     for id in [
@@ -340,7 +349,7 @@ fn every_section_is_there_or_says_why_not() {
 }
 
 #[test]
-fn the_answer_stands_without_a_script() {
+fn the_answer_is_shown_without_a_script() {
     let (profile, detail) = fixture::simulation();
     let page = Page::parse(&page::profile(&profile, &detail));
     let answer = page.by_id("answer").expect("there is an answer");
@@ -424,21 +433,24 @@ fn a_comparison_is_a_page() {
     ] {
         assert!(gates.text.contains(text), "{text} is not in {}", gates.text);
     }
-    let mut evil = gated;
-    evil.gates
+    let mut hostile = gated;
+    hostile
+        .gates
         .iter_mut()
-        .for_each(|it| (it.expression, it.text) = (EVIL.into(), EVIL.into()));
-    evil.runs.iter_mut().for_each(|it| {
-        (it.file, it.command, it.date) = (EVIL.into(), EVIL.into(), EVIL.into());
+        .for_each(|it| (it.expression, it.text) = (HOSTILE.into(), HOSTILE.into()));
+    hostile.runs.iter_mut().for_each(|it| {
+        (it.file, it.command, it.date) = (HOSTILE.into(), HOSTILE.into(), HOSTILE.into());
     });
-    evil.changes
+    hostile
+        .changes
         .iter_mut()
-        .for_each(|it| (it.group, it.name) = (EVIL.into(), EVIL.into()));
-    evil.findings
+        .for_each(|it| (it.group, it.name) = (HOSTILE.into(), HOSTILE.into()));
+    hostile
+        .findings
         .iter_mut()
-        .for_each(|it| it.text = EVIL.into());
-    evil.summary = vec![EVIL.into()];
-    let page = Page::parse(&page::run_comparison(&evil));
+        .for_each(|it| it.text = HOSTILE.into());
+    hostile.summary = vec![HOSTILE.into()];
+    let page = Page::parse(&page::run_comparison(&hostile));
     assert!(page.errors.is_empty(), "{:?}", page.errors);
     assert_eq!(page.named("img").count(), 0);
 }

@@ -108,7 +108,7 @@ fn the_summary_answers_in_one_screen() {
 }
 
 #[test]
-fn an_empty_run_says_why_it_is_empty() {
+fn an_empty_run_gives_the_reason() {
     let (profile, detail) = fixture::nothing();
     let text = text::profile(&profile, &detail, By::Summary, Style::default());
     let text: Vec<&str> = text.split_whitespace().collect();
@@ -142,30 +142,35 @@ fn a_function_that_is_not_there_leads_to_those_that_are() {
 #[test]
 fn names_from_binaries_do_not_reach_the_terminal_raw() {
     let (mut profile, mut detail) = fixture::simulation();
-    let evil = "a\x1b]0;title\x07\u{202e}\nb";
+    let hostile = "a\x1b]0;title\x07\u{202e}\nb";
     for row in profile.functions.iter_mut().chain(&mut profile.lines) {
-        (row.name, row.function) = (evil.into(), evil.into());
+        (row.name, row.function) = (hostile.into(), hostile.into());
     }
     for row in &mut profile.objects {
-        row.name = evil.into();
+        row.name = hostile.into();
         row.alloc_stack
             .iter_mut()
-            .for_each(|it| it.function = evil.into());
+            .for_each(|it| it.function = hostile.into());
     }
     for line in &mut profile.false_sharing {
-        (line.object, line.advice) = (evil.into(), evil.into());
-        line.threads.iter_mut().for_each(|it| it.name = evil.into());
+        (line.object, line.advice) = (hostile.into(), hostile.into());
+        line.threads
+            .iter_mut()
+            .for_each(|it| it.name = hostile.into());
     }
     for row in &mut profile.function_objects {
-        (row.function, row.object) = (evil.into(), evil.into());
+        (row.function, row.object) = (hostile.into(), hostile.into());
     }
-    detail.names.iter_mut().for_each(|name| *name = evil.into());
-    profile.run.command = vec![evil.into()];
-    profile.findings[0].text = evil.into();
-    profile.missing[0].table = evil.into();
-    detail.listings[0].function = evil.into();
-    detail.listings[0].source[0].text = evil.into();
-    detail.listings[0].assembly[0].text = evil.into();
+    detail
+        .names
+        .iter_mut()
+        .for_each(|name| *name = hostile.into());
+    profile.run.command = vec![hostile.into()];
+    profile.findings[0].text = hostile.into();
+    profile.missing[0].table = hostile.into();
+    detail.listings[0].function = hostile.into();
+    detail.listings[0].source[0].text = hostile.into();
+    detail.listings[0].assembly[0].text = hostile.into();
     let mut texts = vec![text::listing(&detail, None, Style::default())];
     texts
         .extend((By::ALL.iter()).map(|&by| text::profile(&profile, &detail, by, Style::default())));

@@ -23,7 +23,7 @@ use super::processes;
 use super::queue::{Next, Queue, RunningCounts};
 use super::record::Keeper;
 use super::scavengers::Harvest;
-use super::sets::{self, Candidate, Choice, Chosen};
+use super::sets::{self, Candidate, Choice, JobSet};
 use crate::output;
 
 /// Time between SIGTERM and SIGKILL when jobs are ended.
@@ -74,7 +74,7 @@ pub(super) struct Outcome {
 struct Running {
     pid: Pid,
     what: What,
-    begun: Instant,
+    start: Instant,
     started_unix_s: f64,
 }
 
@@ -84,7 +84,7 @@ enum What {
 }
 
 struct Set {
-    chosen: Chosen,
+    chosen: JobSet,
     harvest: Harvest,
     cpu: CpuId,
 }
@@ -115,7 +115,7 @@ impl Engine {
 
     /// Runs all jobs. `signals` receives the signals of this process.
     pub(super) fn run(mut self, signals: &Receiver<i32>) -> Outcome {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             match signals.try_recv() {
                 Ok(signal) => self.signalled(signal),
@@ -128,7 +128,7 @@ impl Engine {
                 Next::Over => break,
             }
         }
-        self.outcome.wall_s = begun.elapsed().as_secs_f64();
+        self.outcome.wall_s = start.elapsed().as_secs_f64();
         self.finish()
     }
 
@@ -157,7 +157,7 @@ impl Engine {
         self.running.push(Running {
             pid,
             what,
-            begun: Instant::now(),
+            start: Instant::now(),
             started_unix_s: unix_s(),
         });
         self.show();
@@ -264,7 +264,7 @@ impl Engine {
                     .map(|job| lineup.expected_s(*job))
                     .sum(),
             };
-            (it.begun.elapsed().as_secs_f64(), expected_s)
+            (it.start.elapsed().as_secs_f64(), expected_s)
         });
         let slots = self.batch.queue.slots();
         let left_s = self.batch.pace.left_s(lineup.waiting_s(), running, slots);

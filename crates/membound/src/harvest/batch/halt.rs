@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_stops_when_enough_jobs_ended_that_way() {
+    fn a_batch_stops_after_enough_failures_or_successes() {
         let check = |text, failed, succeeded, expected| {
             let found = parsed(text).after(failed, succeeded, 10);
             assert_eq!(found, expected, "{text} {failed} {succeeded}");

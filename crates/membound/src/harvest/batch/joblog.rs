@@ -79,7 +79,7 @@ fn logged(line: &[u8]) -> Option<Logged> {
 
 /// Which jobs of the log a resumed batch runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum ResumedJobs {
     /// Jobs that the batch ended.
     Unended,
     /// Those, and jobs that failed.
@@ -89,7 +89,7 @@ pub(super) enum Again {
 /// Numbers of the commands that a log with this `text` lists as done. A line of the log belongs to the
 /// command of the same number and text, else to one of the same text, because the list may have grown or been
 /// sorted since.
-pub(super) fn done(text: &[u8], listed: &[Listed], again: Again) -> Vec<u64> {
+pub(super) fn done(text: &[u8], listed: &[Listed], again: ResumedJobs) -> Vec<u64> {
     let mut last: HashMap<(u64, &[u8]), bool> = HashMap::new();
     let lines: Vec<Logged> = text
         .split(|byte| *byte == b'\n')
@@ -97,7 +97,7 @@ pub(super) fn done(text: &[u8], listed: &[Listed], again: Again) -> Vec<u64> {
         .collect();
     for line in &lines {
         let failed = line.exit_code != 0 || line.signal != 0;
-        let is_done = line.exit_code >= 0 && !(failed && again == Again::Failed);
+        let is_done = line.exit_code >= 0 && !(failed && again == ResumedJobs::Failed);
         last.insert((line.number, &line.command), is_done);
     }
     let mut rest = Vec::new();
@@ -147,24 +147,24 @@ impl JobLog {
             .append(true)
             .truncate(false)
             .open(path)?;
-        let mut held = Vec::new();
+        let mut content = Vec::new();
         if file.metadata()?.is_file() {
-            io::Read::read_to_end(&mut &file, &mut held)?;
-            if !HEADER.starts_with(&held) && !held.starts_with(HEADER) {
+            io::Read::read_to_end(&mut &file, &mut content)?;
+            if !HEADER.starts_with(&content) && !content.starts_with(HEADER) {
                 let why = "it holds something other than a job log";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             // A batch on a full disk may have left a partial line.
-            let whole = held.iter().rposition(|byte| *byte == b'\n');
+            let whole = content.iter().rposition(|byte| *byte == b'\n');
             let whole = whole.filter(|_| resume).map_or(0, |at| at + 1);
-            held.truncate(whole);
+            content.truncate(whole);
         }
         let log = Self {
             file,
-            held_bytes: held.len() as u64,
+            held_bytes: content.len() as u64,
             waiting: Vec::new(),
         };
-        Ok((log, held))
+        Ok((log, content))
     }
 
     /// Removes what is not continued, and writes the header into an empty log.
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_tells_what_is_done_by_number_and_by_command() {
+    fn a_log_identifies_finished_jobs_by_number_and_command() {
         let log: Vec<u8> = [
             HEADER.to_vec(),
             entry(1, 0, "a").line(),
@@ -273,18 +273,18 @@ mod tests {
         let check = |lines: &str, again, expected: &[u64]| {
             assert_eq!(done(&log, &listed(lines), again), expected, "{lines}");
         };
-        check("a\nb\nc\nd\ne", Again::Unended, &[1, 2, 3]);
-        check("a\nb\nc\nd\ne", Again::Failed, &[1, 3]);
+        check("a\nb\nc\nd\ne", ResumedJobs::Unended, &[1, 2, 3]);
+        check("a\nb\nc\nd\ne", ResumedJobs::Failed, &[1, 3]);
         // Sorted differently, with a command twice that was run once.
-        check("c\nd\nc\na", Again::Unended, &[3, 4]);
-        check("z\na\na", Again::Unended, &[2]);
+        check("c\nd\nc\na", ResumedJobs::Unended, &[3, 4]);
+        check("z\na\na", ResumedJobs::Unended, &[2]);
         // A job that failed and then succeeded counts as done.
         let twice = [log.clone(), entry(2, 0, "b").line()].concat();
-        assert_eq!(done(&twice, &listed("a\nb"), Again::Failed), [1, 2]);
+        assert_eq!(done(&twice, &listed("a\nb"), ResumedJobs::Failed), [1, 2]);
     }
 
     #[test]
-    fn a_log_is_continued_after_its_last_whole_line() {
+    fn a_log_is_continued_after_its_last_complete_line() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("log");
         let (mut log, held) = JobLog::open(&path, true).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_not_overwritten() {
+    fn a_file_that_is_no_log_is_not_overwritten() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("list");
         std::fs::write(&path, "gzip a\n").unwrap();

@@ -45,7 +45,7 @@ pub(super) struct Plan {
 
 /// A plan in the cache.
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedPlan {
     path: PathBuf,
     head: Head,
 }
@@ -79,7 +79,11 @@ struct Binary {
 
 /// What is known of every job of the list.
 pub(super) fn jobs(listed: &[Listed], record: &Record, looks_for_plans: bool) -> Vec<Job> {
-    let plans = if looks_for_plans { kept() } else { Vec::new() };
+    let plans = if looks_for_plans {
+        cached_plans()
+    } else {
+        Vec::new()
+    };
     let mut binaries: HashMap<&Path, Binary> = HashMap::new();
     listed
         .iter()
@@ -155,18 +159,22 @@ fn binary(path: &Path) -> Binary {
 
 /// The plan with which a program can be a scavenger, preferably one made with the same arguments, and the
 /// share of its time that it waits for memory, from any plan of it.
-fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>, Option<f64>) {
-    let is_of_it = |plan: &&Kept| {
+fn planned(
+    plans: &[CachedPlan],
+    binary: &Binary,
+    words: &[OsString],
+) -> (Option<Plan>, Option<f64>) {
+    let is_of_it = |plan: &&CachedPlan| {
         let is_it = |module: &HarvestModule| {
             module.path == binary.path && module.identity == binary.identity
         };
         plan.head.modules.iter().any(is_it)
     };
-    let has_other_arguments = |plan: &&Kept| {
+    let has_other_arguments = |plan: &&CachedPlan| {
         let made = plan.head.command.iter().skip(1).map(OsStr::new);
         !made.eq(words.iter().skip(1).map(OsString::as_os_str))
     };
-    let mut of_it: Vec<&Kept> = plans.iter().filter(is_of_it).collect();
+    let mut of_it: Vec<&CachedPlan> = plans.iter().filter(is_of_it).collect();
     of_it.sort_by_key(has_other_arguments);
     let stall = of_it.first().map(|plan| plan.head.totals.stall_fraction);
     let scavenger_plan = of_it
@@ -183,14 +191,14 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
 }
 
 /// Reads the plans in the cache.
-fn kept() -> Vec<Kept> {
+fn cached_plans() -> Vec<CachedPlan> {
     let Ok(directories) = etcetera::choose_base_strategy() else {
         return Vec::new();
     };
     plans_in(&directories.cache_dir().join("membound/harvest"))
 }
 
-fn plans_in(directory: &Path) -> Vec<Kept> {
+fn plans_in(directory: &Path) -> Vec<CachedPlan> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
         .filter_map(|entry| {
@@ -208,7 +216,7 @@ fn plans_in(directory: &Path) -> Vec<Kept> {
         };
         room_bytes = left_bytes;
         if let Ok(Ok(head)) = documents::read::<Head>(&path, Kind::HarvestPlan, "plan") {
-            plans.push(Kept { path, head });
+            plans.push(CachedPlan { path, head });
         }
     }
     plans
@@ -229,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_known_by_what_they_are_and_their_first_argument() {
+    fn programs_are_identified_by_file_and_first_argument() {
         let own = binary(&shell());
         let is_named = own.identity.starts_with("build-id:") || own.identity.starts_with("sha256:");
         assert!(is_named, "{own:?}");
@@ -243,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_batches_found_is_expected() {
+    fn expectations_come_from_earlier_batches() {
         let listed = listing::parse(b"sh x\necho a\nnone-such\nsh", &listing::find).unwrap();
         let mut record = Record::default();
         let keys: Vec<String> = jobs(&listed, &record, false)
@@ -286,7 +294,7 @@ mod tests {
         };
         check("x", 0.5, 0.5);
         check("y", 0.7, 0.7);
-        // A plan as a primary tells the stall share, a plan as a scavenger how it can be one.
+        // A plan as a primary has the stall share, a plan as a scavenger its suitability.
         let (plan, stall) = planned(&kept, &own, &words(&["it", "z"]));
         assert!(plan.is_some());
         assert_eq!(stall, Some(0.9));

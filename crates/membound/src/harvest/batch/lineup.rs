@@ -2,7 +2,7 @@
 //! first.
 //!
 //! Memory-bound jobs should not all run at the same time: two of them compete for the last-level cache and
-//! for memory bandwidth, while a compute-bound job beside a memory-bound one loses next to nothing. The loss
+//! for memory bandwidth, while a compute-bound job alongside a memory-bound one loses next to nothing. The loss
 //! is modelled ([`SLOWDOWN_PER_PEER`]); the model decides about orders only and enters no reported figure.
 //! Times are in seconds.
 
@@ -19,7 +19,7 @@ pub(super) struct Expected {
     pub(super) stall: Option<f64>,
 }
 
-/// Slowdown of a job that only waits for memory beside one other such job, as a share.
+/// Slowdown of a job that only waits for memory alongside one other such job, as a share.
 const SLOWDOWN_PER_PEER: f64 = 0.5;
 /// Minimum stall share of a memory-bound job.
 const MIN_MEMORY_BOUND_STALL_SHARE: f64 = 0.3;
@@ -137,7 +137,7 @@ impl Lineup {
         self.memory.iter().chain(&self.other).copied()
     }
 
-    /// Removes and returns the job to start next, beside `memory_bound_running` memory-bound jobs.
+    /// Removes and returns the job to start next, alongside `memory_bound_running` memory-bound jobs.
     pub(super) fn next(&mut self, memory_bound_running: usize) -> Option<usize> {
         let (memory, other) = (self.memory.front(), self.other.front());
         let takes_memory = match (memory, other) {
@@ -200,8 +200,8 @@ impl Lineup {
         loop {
             while running.len() < self.slots {
                 let memory = |(job, _): &&(usize, f64)| self.is_memory_bound[*job];
-                let beside = running.iter().filter(memory).count();
-                let Some(job) = waiting.next(beside) else {
+                let memory_bound_running = running.iter().filter(memory).count();
+                let Some(job) = waiting.next(memory_bound_running) else {
                     break;
                 };
                 running.push((job, self.wall_s[job]));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_runs_as_it_is_given() {
+    fn unknown_jobs_keep_the_order_of_the_list() {
         check(&[Expected::default(); 3], 2, BatchOrder::Given, &[0, 1, 2]);
         check(&[], 2, BatchOrder::Given, &[]);
         // With one slot, or a slot for each job, no order ends earlier.
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_bound_jobs_run_beside_compute_bound_ones() {
+    fn memory_bound_jobs_run_together_with_compute_bound_ones() {
         let (memory, compute) = (job(10.0, 0.8), job(10.0, 0.0));
         let jobs = [memory, memory, compute, compute];
         let makespan = |order| Lineup::new(&jobs, 2, order).makespan_s(&jobs);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_put_back_and_taken_out() {
+    fn jobs_are_returned_and_removed() {
         let jobs = [job(1.0, 0.0), job(2.0, 0.5), job(3.0, 0.0)];
         let mut lineup = Lineup::new(&jobs, 1, BatchOrder::Given);
         let first = lineup.next(0).unwrap();

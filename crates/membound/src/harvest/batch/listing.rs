@@ -119,12 +119,16 @@ mod tests {
 
     use super::*;
 
-    fn there(name: &OsStr) -> Option<PathBuf> {
+    fn find_program(name: &OsStr) -> Option<PathBuf> {
         (name != "none").then(|| Path::new("/bin").join(name))
     }
 
     fn words(line: &str) -> Option<Vec<String>> {
-        match parse(line.as_bytes(), &there).unwrap().pop()?.execution {
+        match parse(line.as_bytes(), &find_program)
+            .unwrap()
+            .pop()?
+            .execution
+        {
             Execution::Direct { words, .. } => Some(
                 words
                     .into_iter()
@@ -149,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_gets_what_it_gives_a_meaning_to() {
+    fn shell_syntax_is_passed_to_a_shell() {
         for line in [
             "a | b",
             "a > b",
@@ -183,20 +187,20 @@ mod tests {
 
     #[test]
     fn commands_are_numbered_without_empty_lines_and_comments() {
-        let listed = parse(b"\n# one\n  a 1 \r\n\n\tb\n#\nc", &there).unwrap();
+        let listed = parse(b"\n# one\n  a 1 \r\n\n\tb\n#\nc", &find_program).unwrap();
         let lines: Vec<_> = listed
             .iter()
             .map(|it| (it.number, it.line.to_str().unwrap()))
             .collect();
         assert_eq!(lines, [(1, "a 1"), (2, "b"), (3, "c")]);
-        assert_eq!(parse(b"", &there).unwrap(), []);
-        let error = parse(b"a\nb\0c\n", &there).unwrap_err();
+        assert_eq!(parse(b"", &find_program).unwrap(), []);
+        let error = parse(b"a\nb\0c\n", &find_program).unwrap_err();
         assert!(error.starts_with("line 2 "), "{error}");
     }
 
     #[test]
     fn bytes_that_are_no_text_are_kept() {
-        let listed = parse(b"a \xff", &there).unwrap();
+        let listed = parse(b"a \xff", &find_program).unwrap();
         let Execution::Direct { words, .. } = &listed[0].execution else {
             panic!("{listed:?}")
         };

@@ -124,33 +124,44 @@ fn message(running: usize, failed: usize, left_s: Option<f64>) -> String {
 mod tests {
     use super::*;
 
-    fn left(pace: Pace, waiting_s: f64, running: &[(f64, f64)], slots: usize) -> Option<f64> {
+    fn remaining_s(
+        pace: Pace,
+        waiting_s: f64,
+        running: &[(f64, f64)],
+        slots: usize,
+    ) -> Option<f64> {
         pace.left_s(waiting_s, running.iter().copied(), slots)
     }
 
     #[test]
-    fn the_time_left_follows_from_what_is_known_and_found() {
+    fn the_remaining_time_uses_expected_and_measured_times() {
         let mut pace = Pace::new(false);
-        assert_eq!(left(pace, 8.0, &[(1.0, 1.0)], 2), None);
+        assert_eq!(remaining_s(pace, 8.0, &[(1.0, 1.0)], 2), None);
         // Two jobs of unknown length took 6 s: each further one is expected to take 3 s.
         pace.ended(2.0, 1.0);
         pace.ended(4.0, 1.0);
-        assert_eq!(left(pace, 8.0, &[], 2), Some(12.0));
-        assert_eq!(left(pace, 8.0, &[(1.0, 1.0), (2.0, 1.0)], 2), Some(13.5));
+        assert_eq!(remaining_s(pace, 8.0, &[], 2), Some(12.0));
+        assert_eq!(
+            remaining_s(pace, 8.0, &[(1.0, 1.0), (2.0, 1.0)], 2),
+            Some(13.5)
+        );
         // Expected times are known, and jobs took half as long.
         let mut pace = Pace::new(true);
-        assert_eq!(left(pace, 10.0, &[], 2), Some(5.0));
+        assert_eq!(remaining_s(pace, 10.0, &[], 2), Some(5.0));
         pace.ended(2.0, 4.0);
-        assert_eq!(left(pace, 10.0, &[], 2), Some(2.5));
+        assert_eq!(remaining_s(pace, 10.0, &[], 2), Some(2.5));
     }
 
     #[test]
     fn the_longest_job_that_runs_is_waited_for() {
         let pace = Pace::new(true);
-        assert_eq!(left(pace, 0.0, &[(1.0, 9.0), (1.0, 2.0)], 8), Some(8.0));
+        assert_eq!(
+            remaining_s(pace, 0.0, &[(1.0, 9.0), (1.0, 2.0)], 8),
+            Some(8.0)
+        );
         // A job that takes longer than expected counts as about to end.
-        assert_eq!(left(pace, 0.0, &[(5.0, 2.0)], 8), Some(0.0));
-        assert_eq!(left(pace, 0.0, &[], 8), Some(0.0));
+        assert_eq!(remaining_s(pace, 0.0, &[(5.0, 2.0)], 8), Some(0.0));
+        assert_eq!(remaining_s(pace, 0.0, &[], 8), Some(0.0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::halt::Stop;
 use super::lineup::Lineup;
-use super::sets::{Choice, Chosen};
+use super::sets::{Choice, JobSet};
 
 /// Numbers of running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Next {
     /// Start the job with this index as an ordinary process.
     Start(usize),
     /// Start these jobs together in a harvest.
-    Together(Chosen),
+    Together(JobSet),
     /// Wait until a running job has ended.
     Wait,
     /// The batch is over: nothing runs, and nothing is to be started.
@@ -132,7 +132,7 @@ mod tests {
         let mut queue = queue(4, 2);
         let mut pair = |lineup: &Lineup, free: usize| {
             assert_eq!((lineup.len(), free), (4, 2));
-            Choice::Set(Chosen {
+            Choice::Set(JobSet {
                 jobs: vec![1, 3],
                 key: String::new(),
                 why: BatchSetReason::Asked,

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_too_much_is_forgotten() {
+    fn old_and_excess_entries_are_dropped() {
         let mut record = Record::default();
         record.ran("old", 1.0, 1.0, 100);
         record.ran("young", 1.0, 1.0, 150);

@@ -47,7 +47,7 @@ pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         machine::read(path)?;
         return Ok(Some(path.to_owned()));
     }
-    Ok(machine::kept())
+    Ok(machine::kept_profile_path())
 }
 
 /// A harvest and its files.
@@ -92,8 +92,8 @@ impl Harvest {
         }
         command.arg("--output").arg(self.room.path());
         command.arg("--json").arg(self.document());
-        let told = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
-        command.stdout(Stdio::null()).stderr(told);
+        let stderr = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
+        command.stdout(Stdio::null()).stderr(stderr);
         self.words = scavenger_jobs.iter().map(|it| it.words.clone()).collect();
         Some(command)
     }
@@ -130,19 +130,19 @@ impl Harvest {
 }
 
 /// Path of a scavenger's stderr file, next to its stdout file.
-pub(super) fn stderr_beside(stdout: &Path) -> PathBuf {
+pub(super) fn stderr_path(stdout: &Path) -> PathBuf {
     stdout.with_extension("err")
 }
 
 /// How the scavengers with these `words` ended. The document lists ordinary processes last, so entries are
 /// matched by words; two with the same words are interchangeable.
 fn ends(words: &[Vec<String>], scavengers: &[Scavenger]) -> Vec<End> {
-    let mut told: Vec<&Scavenger> = scavengers.iter().collect();
+    let mut unmatched: Vec<&Scavenger> = scavengers.iter().collect();
     words
         .iter()
         .map(|words| {
-            let at = told.iter().position(|it| it.command == *words);
-            at.map_or(End::NotBegun, |at| end(told.remove(at)))
+            let at = unmatched.iter().position(|it| it.command == *words);
+            at.map_or(End::NotBegun, |at| end(unmatched.remove(at)))
         })
         .collect()
 }
@@ -222,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn scavenger_jobs_are_told_by_their_words_in_whatever_order() {
+    fn scavenger_jobs_are_matched_by_words_in_any_order() {
         let words = [["chase", "1"], ["sort", "1"], ["chase", "1"], ["walk", "3"]]
             .map(|words| words.map(str::to_owned).to_vec());
-        let told = [
+        let scavengers = [
             scavenger(&["walk", "3"], ScavengerState::Unfinished, None),
             scavenger(&["chase", "1"], ScavengerState::Finished, Some(3)),
             scavenger(&["chase", "1"], ScavengerState::Refused, None),
@@ -237,13 +237,13 @@ mod tests {
             stdout: Some("/d/1-0.out".into()),
         };
         assert_eq!(
-            ends(&words, &told),
+            ends(&words, &scavengers),
             [first, End::NotBegun, End::NotBegun, End::Lost]
         );
     }
 
     #[test]
-    fn without_a_document_the_exit_code_says_whether_anything_began() {
+    fn without_a_document_the_exit_code_shows_whether_jobs_began() {
         let place = tempfile::tempdir().unwrap();
         let mut harvest = Harvest::prepare(place.path()).unwrap();
         harvest.words = vec![vec!["a".to_owned()]; 2];
@@ -253,7 +253,7 @@ mod tests {
         std::fs::write(harvest.room.path().join("1-0.out"), "").unwrap();
         assert_eq!(harvest.ends(2, 0), [End::Lost, End::Lost]);
         assert_eq!(
-            stderr_beside(Path::new("/d/1-0.out")),
+            stderr_path(Path::new("/d/1-0.out")),
             Path::new("/d/1-0.err")
         );
     }

@@ -20,7 +20,7 @@ pub(super) struct Candidate<'a> {
 
 /// Jobs to run together.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Chosen {
+pub(super) struct JobSet {
     /// Their indices.
     pub(super) jobs: Vec<usize>,
     /// Key of the set in the record.
@@ -35,7 +35,7 @@ pub(super) enum Choice {
     None,
     /// No set now: these jobs could be tried together, but only one chance in [`CHANCES_PER_TRIAL`] is used.
     NotYet(Vec<usize>),
-    Set(Chosen),
+    Set(JobSet),
 }
 
 /// Maximum number of jobs in a harvest.
@@ -59,16 +59,16 @@ pub(super) fn choose(
     record: &Record,
 ) -> Choice {
     let most = waiting.div_ceil(free.max(1)).min(MAX_SCAVENGERS);
-    let worth: Vec<&Candidate<'_>> = candidates
+    let gaining: Vec<&Candidate<'_>> = candidates
         .iter()
         .filter(|it| it.gain_fraction >= MIN_GAIN_FRACTION)
         .collect();
-    if harvest == BatchHarvest::Off || most < 2 || worth.len() < 2 {
+    if harvest == BatchHarvest::Off || most < 2 || gaining.len() < 2 {
         return Choice::None;
     }
-    let mut sets: Vec<(Chosen, f64)> = Vec::new();
+    let mut sets: Vec<(JobSet, f64)> = Vec::new();
     let mut may_be_tried = None;
-    for members in groups(&worth, most) {
+    for members in groups(&gaining, most) {
         let key = key(&members);
         let known = record.set(&key);
         let promise = promise(&members, record);
@@ -88,11 +88,11 @@ pub(super) fn choose(
         if why == BatchSetReason::Trial {
             may_be_tried.get_or_insert_with(|| jobs.clone());
         }
-        sets.push((Chosen { jobs, key, why }, gain));
+        sets.push((JobSet { jobs, key, why }, gain));
     }
-    let turn = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
+    let allows_trial = (record.chances + 1).is_multiple_of(CHANCES_PER_TRIAL);
     sets.retain(|(set, gain)| match set.why {
-        BatchSetReason::Trial => turn,
+        BatchSetReason::Trial => allows_trial,
         BatchSetReason::Asked => *gain > 1.0,
         BatchSetReason::Measured => true,
     });
@@ -117,12 +117,12 @@ pub(super) fn is_chance(choice: &Choice) -> bool {
 
 /// The sets that are considered: the first jobs of all programs, and the first jobs of each program by
 /// itself.
-fn groups<'a, 'b>(worth: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candidate<'a>>> {
-    let programs: BTreeSet<&str> = worth.iter().map(|it| it.key).collect();
-    let mut groups = vec![worth.iter().copied().take(most).collect::<Vec<_>>()];
+fn groups<'a, 'b>(candidates: &[&'b Candidate<'a>], most: usize) -> Vec<Vec<&'b Candidate<'a>>> {
+    let programs: BTreeSet<&str> = candidates.iter().map(|it| it.key).collect();
+    let mut groups = vec![candidates.iter().copied().take(most).collect::<Vec<_>>()];
     if programs.len() > 1 {
         for program in programs {
-            let own = worth.iter().filter(|it| it.key == program);
+            let own = candidates.iter().filter(|it| it.key == program);
             groups.push(own.copied().take(most).collect());
         }
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_promise_what_is_left_when_stalls_are_used() {
+    fn predicted_gain_is_limited_by_the_stalls() {
         let record = known(&["a", "b"]);
         let check = |keys: &[(&str, f64)], expected: f64| {
             let all = candidates(keys);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_decides() {
+    fn measured_gain_overrides_predicted_gain() {
         let all = candidates(&[("a", 0.8); 8]);
         let mut record = known(&["a"]);
         record.harvested("a", 1.5, 1);

@@ -11,8 +11,8 @@ use membound_types::{
     ScavengerState,
 };
 
-use super::children::{self, Running, Unended};
-use super::profiles::{EndedScavenger, Limited, Loads, Plans, loads};
+use super::children::{self, EndFailure, Running};
+use super::profiles::{EndedScavenger, Limited, Plans, YieldingLoads, loads};
 use super::settings::{Harvesting, ScavengerSet, Scheduling};
 use crate::harvest::programs::Program;
 use crate::harvest::timing::Timing;
@@ -106,25 +106,25 @@ pub(super) fn as_it_is(program: &Program, before: &[&str]) -> Command {
 
 impl TestBench<'_> {
     /// Runs the primary by itself, with our stdout and stderr.
-    pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
+    pub(super) fn first(&self) -> Result<(ExitStatus, f64), EndFailure> {
         let mut command = as_it_is(&self.primary, &[]);
         command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
         let started = children::start(&mut command, Some(self.cpu));
-        let mut running = started.map_err(Unended::NotStarted)?;
+        let mut running = started.map_err(EndFailure::NotStarted)?;
         let (status, wall) = running.wait(Duration::MAX, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
 
     /// Runs a program by itself, without output. Returns how it ended, and its wall time in seconds.
-    pub(super) fn alone(
+    pub(super) fn run_alone(
         &self,
         program: &Program,
         cpu: Option<CpuId>,
         limit: Duration,
-    ) -> Result<(ExitStatus, f64), Unended> {
+    ) -> Result<(ExitStatus, f64), EndFailure> {
         let mut command = as_it_is(program, &[]);
         let started = children::start(children::silent(&mut command), cpu);
-        let mut running = started.map_err(Unended::NotStarted)?;
+        let mut running = started.map_err(EndFailure::NotStarted)?;
         let (status, wall) = running.wait(limit, self.cancel)?;
         Ok((status, wall.as_secs_f64()))
     }
@@ -135,7 +135,7 @@ impl TestBench<'_> {
         scheduling: &Scheduling,
         known: &AloneRuns,
         plans: &Plans<'_>,
-        usual: &Loads,
+        usual: &YieldingLoads,
         baseline: &Baseline,
     ) -> ExploreRun {
         let found = match scheduling {
@@ -150,8 +150,8 @@ impl TestBench<'_> {
                 p95_ns: baseline.p95_ns,
                 ..ExploreRun::default()
             }),
-            Scheduling::Kernel(before) => self.beside(before, self.cpu, known, plans),
-            Scheduling::Sibling(Some(cpu)) => self.beside(&[], *cpu, known, plans),
+            Scheduling::Kernel(before) => self.run_as_processes(before, self.cpu, known, plans),
+            Scheduling::Sibling(Some(cpu)) => self.run_as_processes(&[], *cpu, known, plans),
             Scheduling::Sibling(None) => {
                 let why = "no core has a second hardware thread that may be used";
                 Err(format!("{why}: CPU {} has none beside it", self.cpu.0))
@@ -172,7 +172,7 @@ impl TestBench<'_> {
         run.alone_p95_ns = baseline.p95_ns;
         run.scavengers_alone_s = match scheduling {
             Scheduling::Alone | Scheduling::Profiled(_) => None,
-            Scheduling::Harvest(how) => match how.beside {
+            Scheduling::Harvest(how) => match how.scavengers {
                 ScavengerSet::Named => baseline.scavengers_s,
                 ScavengerSet::CopiesOfFirst(copies) => {
                     baseline.first_s.map(|first| first * f64::from(copies))
@@ -184,8 +184,8 @@ impl TestBench<'_> {
         run
     }
 
-    /// Runs the primary beside scavengers as processes of their own, started by the command `before`.
-    fn beside(
+    /// Runs the primary alongside scavengers as processes of their own, started by the command `before`.
+    fn run_as_processes(
         &self,
         before: &[&str],
         cpu: CpuId,
@@ -193,9 +193,9 @@ impl TestBench<'_> {
         plans: &Plans<'_>,
     ) -> Result<ExploreRun, String> {
         let mut scavengers = Vec::new();
-        let json = self.scratch.join("beside.json");
+        let json = self.scratch.join("processes.json");
         let mut command = match self.requests {
-            Some(_) => self.only_told(plans, &json)?,
+            Some(_) => self.latency_observed(plans, &json)?,
             None => as_it_is(&self.primary, &[]),
         };
         let mut primary = children::start(children::silent(&mut command), Some(self.cpu))?;
@@ -252,10 +252,10 @@ impl TestBench<'_> {
 
     /// The command that runs the primary under membound, which observes its requests and gives no time slice
     /// to a scavenger.
-    fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
+    fn latency_observed(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
         let how = Harvesting {
             // A scavenger is present as in a harvest, since it decides which threads' requests are counted.
-            beside: ScavengerSet::Waiting,
+            scavengers: ScavengerSet::Waiting,
             without: vec![HarvestPart::Waits],
             ..Harvesting::default()
         };
@@ -266,7 +266,7 @@ impl TestBench<'_> {
     /// The 95th percentile of the primary's request durations without scavengers, in nanoseconds.
     pub(super) fn alone_p95_ns(&self, known: &AloneRuns, plans: &Plans<'_>) -> Result<f64, String> {
         let json = self.scratch.join("alone.json");
-        let mut command = self.only_told(plans, &json)?;
+        let mut command = self.latency_observed(plans, &json)?;
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
         let ended = running.wait(known.limit, self.cancel);
         ended.map_err(|unended| unended.reason(known.limit))?;
@@ -289,12 +289,12 @@ impl TestBench<'_> {
     ) -> Result<ExploreRun, String> {
         let json = self.scratch.join("harvest.json");
         let _ = std::fs::remove_file(&json);
-        let ended_scavenger = match how.beside {
+        let ended_scavenger = match how.scavengers {
             ScavengerSet::EndedScavenger => Some(EndedScavenger::find()?),
             _ => None,
         };
         let files = match &ended_scavenger {
-            Some(ended_scavenger) => plans.beside_ended_scavenger(ended_scavenger)?,
+            Some(ended_scavenger) => plans.with_ended_scavenger(ended_scavenger)?,
             None => plans.files(self.limited(how))?,
         };
         let finish = if known.all_end() && ended_scavenger.is_none() {
@@ -329,7 +329,7 @@ impl TestBench<'_> {
         how: &Harvesting,
         known: &AloneRuns,
     ) -> Option<String> {
-        let wanted = match how.beside {
+        let wanted = match how.scavengers {
             ScavengerSet::EndedScavenger => return None,
             ScavengerSet::CopiesOfFirst(copies) => copies as usize,
             ScavengerSet::Named | ScavengerSet::Waiting => {
@@ -352,14 +352,14 @@ impl TestBench<'_> {
         let mut command = Command::new(&self.membound);
         command.args(["harvest", "run", "--quiet", "--machine"]);
         command.arg(&self.machine_path).arg("--json").arg(json);
-        let (copies, idle) = match how.beside {
+        let (copies, idle) = match how.scavengers {
             ScavengerSet::Named => (self.copies, self.idle),
             ScavengerSet::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
             ScavengerSet::Waiting => (self.copies, IdlePolicy::Stop),
             ScavengerSet::EndedScavenger => (1, IdlePolicy::Stop),
         };
         command.args(["--copies", &copies.to_string(), "--idle", idle.name()]);
-        match (how.beside, ended_scavenger) {
+        match (how.scavengers, ended_scavenger) {
             (_, Some(ended_scavenger)) => {
                 command.arg("--scavenger").arg(&ended_scavenger.path);
             }
@@ -400,7 +400,7 @@ impl TestBench<'_> {
         period: Option<Duration>,
         known: &AloneRuns,
         plans: &Plans<'_>,
-        usual: &Loads,
+        usual: &YieldingLoads,
         baseline: &Baseline,
     ) -> Result<ExploreRun, String> {
         let Some(period) = period else {
@@ -433,8 +433,8 @@ fn read(json: &Path) -> Result<HarvestRun, String> {
 fn p95_ns(document: &HarvestRun) -> Option<f64> {
     let latency = document.primary.latency.as_ref()?;
     let both = [&latency.with, &latency.without];
-    let told = both.into_iter().flatten();
-    let most = told.max_by_key(|it: &&Latencies| it.requests)?;
+    let measured = both.into_iter().flatten();
+    let most = measured.max_by_key(|it: &&Latencies| it.requests)?;
     Some(most.p95_ns)
 }
 

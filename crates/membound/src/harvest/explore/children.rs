@@ -18,13 +18,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
-    begun: Instant,
+    start: Instant,
     has_ended: bool,
 }
 
 /// Why a child was not seen to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unended {
+pub(super) enum EndFailure {
     /// It could not be started, for this reason.
     NotStarted(String),
     /// The child took longer than the limit.
@@ -33,7 +33,7 @@ pub(super) enum Unended {
     Interrupted,
 }
 
-impl Unended {
+impl EndFailure {
     /// The reason in words, of a child that had `limit` to end.
     pub(super) fn reason(self, limit: Duration) -> String {
         match self {
@@ -62,14 +62,14 @@ pub(super) fn start(command: &mut Command, cpu: Option<CpuId>) -> Result<Running
     let pinned = cpu.map(Pinned::to).transpose();
     let _pinned = pinned.map_err(|error| error.to_string())?;
     command.process_group(0).stdin(input());
-    let begun = Instant::now();
+    let start = Instant::now();
     let child = command.spawn().map_err(|error| {
         let name = command.get_program().to_string_lossy();
         format!("{name} cannot be run: {error}")
     })?;
     Ok(Running {
         child,
-        begun,
+        start,
         has_ended: false,
     })
 }
@@ -86,17 +86,17 @@ impl Running {
         &mut self,
         limit: Duration,
         cancel: &AtomicBool,
-    ) -> Result<(ExitStatus, Duration), Unended> {
+    ) -> Result<(ExitStatus, Duration), EndFailure> {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 self.has_ended = true;
-                return Ok((status, self.begun.elapsed()));
+                return Ok((status, self.start.elapsed()));
             }
             if cancel.load(Ordering::Relaxed) {
-                return Err(Unended::Interrupted);
+                return Err(EndFailure::Interrupted);
             }
-            if self.begun.elapsed() > limit {
-                return Err(Unended::Late);
+            if self.start.elapsed() > limit {
+                return Err(EndFailure::Late);
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -104,7 +104,7 @@ impl Running {
 
     /// Time since the child was started.
     pub(super) fn elapsed(&self) -> Duration {
-        self.begun.elapsed()
+        self.start.elapsed()
     }
 
     /// Sends a signal to the child's process group.
@@ -127,11 +127,17 @@ impl Drop for Running {
 
 /// How a program ended, if that differs from how it ends alone.
 pub(super) fn differs(status: ExitStatus, alone: ExitStatus) -> Option<String> {
-    (status != alone).then(|| format!("it {} instead of {}", told(status), told(alone)))
+    (status != alone).then(|| {
+        format!(
+            "it {} instead of {}",
+            describe_end(status),
+            describe_end(alone)
+        )
+    })
 }
 
 /// How a program ended, in words.
-pub(super) fn told(status: ExitStatus) -> String {
+pub(super) fn describe_end(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, signal) => format!("signal {}", signal.unwrap_or(0)),
@@ -154,16 +160,16 @@ mod tests {
         let (status, _) = shell("exit 3")
             .wait(Duration::from_secs(60), &never)
             .unwrap();
-        assert_eq!(told(status), "exit code 3");
+        assert_eq!(describe_end(status), "exit code 3");
         let mut late = shell("sleep 60");
         let found = late.wait(Duration::ZERO, &never);
-        assert_eq!(found.unwrap_err(), Unended::Late);
+        assert_eq!(found.unwrap_err(), EndFailure::Late);
         let found = late.wait(Duration::from_secs(60), &AtomicBool::new(true));
-        assert_eq!(found.unwrap_err(), Unended::Interrupted);
+        assert_eq!(found.unwrap_err(), EndFailure::Interrupted);
     }
 
     #[test]
-    fn what_a_child_started_ends_with_it() {
+    fn descendants_of_a_child_end_with_it() {
         let running = shell("sleep 60 & sleep 60");
         let group = running.child.id().to_string();
         drop(running);
@@ -176,9 +182,9 @@ mod tests {
             let listed = String::from_utf8_lossy(&listed).into_owned();
             listed.lines().any(|line| !line.trim().starts_with('Z'))
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         while left() {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(start.elapsed() < Duration::from_secs(30));
             std::thread::sleep(Duration::from_millis(10));
         }
     }

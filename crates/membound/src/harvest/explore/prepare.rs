@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::args::ExploreArgs;
 use super::bed::{self, AloneRuns, Baseline, TestBench};
-use super::children::{self, Unended};
+use super::children::{self, EndFailure};
 use super::profiles::{Plans, Profiler, Source};
 use crate::harvest::plans::{self, PlanWithOrigin};
 use crate::harvest::programs::texts;
@@ -134,8 +134,8 @@ pub(super) fn all<'a>(
             Err(why) => notes.push(format!("requests without scavengers: {why}")),
         }
     }
-    let beside = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
-    let core = info.cpu.smt_siblings.iter().find(beside).cloned();
+    let has_bench_cpu = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
+    let core = info.cpu.smt_siblings.iter().find(has_bench_cpu).cloned();
     let mut others = core.into_iter().flatten();
     let sibling = others.find(|cpu| *cpu != bench.cpu && info.cpu.allowed.contains(cpu));
     Ok(Ok(Prepared {
@@ -229,7 +229,7 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
 fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<String>), Stop> {
     let (primary_end, primary_s) = bench.first().map_err(stopped)?;
     if !primary_end.success() {
-        let how = children::told(primary_end);
+        let how = children::describe_end(primary_end);
         output::complain(&format!(
             "the program fails by itself ({how}): nothing was explored"
         ));
@@ -246,12 +246,12 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
             each.push(primary_s);
             continue;
         }
-        match bench.alone(scavenger, Some(bench.cpu), patience) {
+        match bench.run_alone(scavenger, Some(bench.cpu), patience) {
             Ok((end, seconds)) => {
                 ends.push(Some(end));
                 each.push(seconds);
             }
-            Err(Unended::Late) => {
+            Err(EndFailure::Late) => {
                 notes.push(format!(
                     "{} did not end by itself within {:.0} s: the work of scavengers is told by their CPU \
                      time, which counts their own waiting, and there is no time in which all are done",
@@ -279,8 +279,8 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
 }
 
 /// Says why nothing was measured.
-fn stopped(unended: Unended) -> Stop {
-    if let Unended::NotStarted(why) = unended {
+fn stopped(unended: EndFailure) -> Stop {
+    if let EndFailure::NotStarted(why) = unended {
         output::complain(&format!("{why}: nothing was explored"));
         return Stop(ExitCode::FAILURE);
     }

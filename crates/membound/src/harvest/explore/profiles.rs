@@ -14,17 +14,17 @@ use membound_run::RunData;
 use membound_types::{HarvestPlan, HarvestRole, MachineProfile, YieldKind};
 use rustix::process::Signal;
 
-use super::children::{self, Unended};
+use super::children::{self, EndFailure};
 use super::settings::DEFAULT_OVERHEAD_SHARE;
 use crate::harvest::plan::Files;
 use crate::harvest::programs::Program;
 use crate::output;
 
-/// How long a profiler may take to write its run after it was told to end.
+/// How long a profiler may take to write its run after it was asked to end.
 const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Loads that yield, each as the path of its file and its address.
-pub(super) type Loads = BTreeSet<(String, u64)>;
+pub(super) type YieldingLoads = BTreeSet<(String, u64)>;
 
 /// Parameters of plans that settings vary.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ impl Profiler<'_> {
         // Not bound to the programs' CPU: recording needs a processor of its own.
         let mut running = children::start(children::silent(&mut command), None)?;
         match running.wait(limit, self.cancel) {
-            Err(Unended::Late) => {
+            Err(EndFailure::Late) => {
                 running.signal(Signal::TERM);
                 let more = running.elapsed() + PROFILER_WRITE_TIMEOUT;
                 let ended = running.wait(more, self.cancel);
@@ -104,7 +104,7 @@ impl Profiler<'_> {
 }
 
 /// The loads that yield according to a plan.
-pub(super) fn loads(plan: &HarvestPlan) -> Loads {
+pub(super) fn loads(plan: &HarvestPlan) -> YieldingLoads {
     let chosen = plan
         .sites
         .iter()
@@ -203,8 +203,8 @@ impl Plans<'_> {
         Some(made.loads)
     }
 
-    /// Paths of the plans for a run beside [`EndedScavenger`].
-    pub(super) fn beside_ended_scavenger(
+    /// Paths of the plans for a run with [`EndedScavenger`].
+    pub(super) fn with_ended_scavenger(
         &self,
         ended_scavenger: &EndedScavenger,
     ) -> Result<Vec<PathBuf>, String> {
@@ -262,14 +262,14 @@ impl Plans<'_> {
 
     /// The loads that yield in the primary's plan with default parameters; none if its plan was not made
     /// here.
-    pub(super) fn primary_loads(&self) -> Loads {
+    pub(super) fn primary_loads(&self) -> YieldingLoads {
         match &self.primary {
             Source::Recorded(data) => {
                 let role = HarvestRole::Primary;
                 let plan = self.profiler.plan(data, role, None, None);
                 plan.as_ref().map(loads).unwrap_or_default()
             }
-            Source::Given(_) | Source::NotNeeded | Source::None(_) => Loads::new(),
+            Source::Given(_) | Source::NotNeeded | Source::None(_) => YieldingLoads::new(),
         }
     }
 

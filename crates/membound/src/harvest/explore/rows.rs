@@ -83,8 +83,8 @@ fn p95_change(run: &ExploreRun) -> Option<f64> {
 fn yield_ns(run: &ExploreRun) -> Option<f64> {
     /// With fewer time slices, noise of the primary's time would be attributed to them.
     const MIN_SLICES: u64 = 1000;
-    let turns = run.turns.filter(|turns| *turns >= MIN_SLICES)? as f64;
-    Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
+    let slices = run.turns.filter(|slices| *slices >= MIN_SLICES)? as f64;
+    Some((run.primary_s? - run.alone_s?) * 1e9 / slices)
 }
 
 /// Similarity of two choices of loads: intersection over union.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn scavengers_without_an_end_are_told_by_their_cpu_time() {
+    fn endless_scavengers_are_measured_by_cpu_time() {
         let endless = ExploreRun {
             scavengers_alone_s: None,
             all_s: None,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_is_in_no_figure_and_a_row_of_such_says_why() {
+    fn failed_runs_are_in_no_figure_and_rows_of_them_give_the_reason() {
         let failed = ExploreRun {
             failed: Some("a scavenger crashed".to_owned()),
             ..run(1, 9.0)

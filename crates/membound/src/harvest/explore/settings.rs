@@ -42,10 +42,10 @@ pub(super) struct Harvesting {
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
     pub(super) slo_p95_ns: Option<f64>,
-    pub(super) beside: ScavengerSet,
+    pub(super) scavengers: ScavengerSet,
 }
 
-/// The scavengers beside the primary.
+/// The scavengers that run with the primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ScavengerSet {
     /// The scavengers that the user named.
@@ -116,7 +116,7 @@ impl Scheduling {
             Self::Kernel(_) | Self::Sibling(Some(_)) => primary_s + scavengers_s,
             Self::Sibling(None) => 0.0,
             Self::Harvest(how) => {
-                let scavengers_s = match how.beside {
+                let scavengers_s = match how.scavengers {
                     ScavengerSet::Named => scavengers_s,
                     ScavengerSet::CopiesOfFirst(copies) => primary_s * f64::from(copies),
                     ScavengerSet::Waiting | ScavengerSet::EndedScavenger => 0.0,
@@ -141,7 +141,7 @@ pub(super) struct SweepInputs {
 }
 
 /// The rows of a table.
-pub(super) fn of(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting> {
+pub(super) fn of_sweep(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting> {
     match sweep {
         ExploreSweep::Bound => bounds(inputs),
         ExploreSweep::Distance => distances(inputs),
@@ -215,7 +215,7 @@ fn parts() -> Vec<Setting> {
             without: vec![part],
             // Without switches, no yield gives way to the primary, and scavengers would run to their end
             // before it begins.
-            beside: match part {
+            scavengers: match part {
                 HarvestPart::Switch => ScavengerSet::EndedScavenger,
                 _ => ScavengerSet::Named,
             },
@@ -251,7 +251,7 @@ fn at_once() -> Vec<Setting> {
             1 => Setting::new(name, at, Scheduling::Alone),
             _ => {
                 let how = Harvesting {
-                    beside: ScavengerSet::CopiesOfFirst(programs - 1),
+                    scavengers: ScavengerSet::CopiesOfFirst(programs - 1),
                     ..Harvesting::default()
                 };
                 Setting::harvest(name, at, how)
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_for_each_setting() {
-        let rows = |sweep| of(sweep, &inputs()).len();
+        let rows = |sweep| of_sweep(sweep, &inputs()).len();
         assert_eq!(rows(ExploreSweep::Bound), 6);
         assert_eq!(rows(ExploreSweep::Distance), 6);
         assert_eq!(rows(ExploreSweep::Overhead), 6);
@@ -315,37 +315,40 @@ mod tests {
         assert_eq!(rows(ExploreSweep::Chases), 5);
         assert_eq!(rows(ExploreSweep::Kernel), 6);
         assert_eq!(rows(ExploreSweep::Slo), 0);
-        let told = SweepInputs {
+        let complete_inputs = SweepInputs {
             alone_p95_ns: Some(1000.0),
             bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
             overheads: vec![0.003, 0.07],
             ..inputs()
         };
         let names = |sweep| -> Vec<String> {
-            let rows = of(sweep, &told).into_iter();
+            let rows = of_sweep(sweep, &complete_inputs).into_iter();
             rows.map(|setting| setting.name).collect()
         };
         assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
         assert_eq!(names(ExploreSweep::Overhead), ["0.3 %", "7 %"]);
-        assert_eq!(of(ExploreSweep::Slo, &told)[1].at, Some(1250.0));
+        assert_eq!(
+            of_sweep(ExploreSweep::Slo, &complete_inputs)[1].at,
+            Some(1250.0)
+        );
     }
 
     #[test]
-    fn the_same_run_is_told_by_its_key() {
-        let of = |sweep, name: &str| {
-            let rows = of(sweep, &inputs()).into_iter();
+    fn equal_runs_have_equal_keys() {
+        let key = |sweep, name: &str| {
+            let rows = of_sweep(sweep, &inputs()).into_iter();
             let found = rows.into_iter().find(|setting| setting.name == name);
             found.unwrap().scheduling.key()
         };
-        let usual = of(ExploreSweep::Kernel, "harvest");
-        assert_eq!(usual, of(ExploreSweep::Bound, "none"));
-        assert_eq!(usual, of(ExploreSweep::Parts, "nothing"));
-        assert_eq!(usual, of(ExploreSweep::Overhead, "5 %"));
-        assert_ne!(usual, of(ExploreSweep::Bound, "200 ns"));
-        assert_ne!(usual, of(ExploreSweep::Overhead, "10 %"));
+        let usual = key(ExploreSweep::Kernel, "harvest");
+        assert_eq!(usual, key(ExploreSweep::Bound, "none"));
+        assert_eq!(usual, key(ExploreSweep::Parts, "nothing"));
+        assert_eq!(usual, key(ExploreSweep::Overhead, "5 %"));
+        assert_ne!(usual, key(ExploreSweep::Bound, "200 ns"));
+        assert_ne!(usual, key(ExploreSweep::Overhead, "10 %"));
         assert_eq!(
-            of(ExploreSweep::Distance, "none"),
-            of(ExploreSweep::Parts, "distance")
+            key(ExploreSweep::Distance, "none"),
+            key(ExploreSweep::Parts, "distance")
         );
     }
 }

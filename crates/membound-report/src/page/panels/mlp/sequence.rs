@@ -123,7 +123,7 @@ fn half_width(line: &SequentialLine, n: f64) -> Option<f64> {
 pub(super) fn lines(mlp: &Mlp) -> Markup {
     html! {
         h3 { "One load, and what every execution costs" }
-        p.reading { "T(n) = n·M + C by least squares, in core cycles with 95 % intervals: two conditions with the same M differ by a constant shift alone. Where the times do not lie on one line, M and C stand for each part." }
+        p.reading { "T(n) = n·M + C by least squares, in core cycles with 95 % intervals: two conditions with the same M differ by a constant shift alone. Where the times do not lie on one line, M and C are given for each part." }
         div.scroll tabindex="0" role="group" aria-label="loads in sequence" {
             table {
                 thead { tr {

@@ -11,7 +11,7 @@ use super::{Batch, Engine, Running, What};
 use crate::harvest::batch::joblog::Entry;
 use crate::harvest::batch::processes::Ended;
 use crate::harvest::batch::scavengers::{self, End, Harvest};
-use crate::harvest::batch::sets::{self, Chosen};
+use crate::harvest::batch::sets::{self, JobSet};
 
 /// Exit code in the results for a scavenger whose end is not known.
 const EXIT_CODE_UNKNOWN_END: i32 = 255;
@@ -28,7 +28,7 @@ pub(super) struct JobEnd {
 
 impl Engine {
     pub(super) fn process_ended(&mut self, running: Running, ended: &Ended) {
-        let wall = running.begun.elapsed();
+        let wall = running.start.elapsed();
         match running.what {
             What::Job(job) => {
                 let end = JobEnd {
@@ -57,7 +57,7 @@ impl Engine {
 
     fn set_ended(
         &mut self,
-        chosen: &Chosen,
+        chosen: &JobSet,
         harvest: &Harvest,
         ended: &Ended,
         wall: Duration,
@@ -117,7 +117,7 @@ impl Engine {
     /// Accounts for a set, and returns its number, from 0.
     fn account_set(
         &mut self,
-        chosen: &Chosen,
+        chosen: &JobSet,
         ended: &Ended,
         wall: Duration,
         all_succeeded: bool,
@@ -163,7 +163,7 @@ impl Engine {
     fn take_outputs(&self, job: usize, stdout: &Path) {
         let number = self.number(job);
         let _ = std::fs::rename(stdout, self.batch.outputs.path(number, "out"));
-        let stderr = scavengers::stderr_beside(stdout);
+        let stderr = scavengers::stderr_path(stdout);
         let _ = std::fs::rename(stderr, self.batch.outputs.path(number, "err"));
     }
 

@@ -11,7 +11,7 @@ use crate::harvest::batch::listing::Execution;
 use crate::harvest::batch::outputs::Pair;
 use crate::harvest::batch::processes::{self, Unstarted};
 use crate::harvest::batch::scavengers::{Harvest, ScavengerJob};
-use crate::harvest::batch::sets::Chosen;
+use crate::harvest::batch::sets::JobSet;
 
 /// Exit code of a job that could not be started.
 const NOT_STARTED: i32 = 126;
@@ -28,7 +28,7 @@ impl Engine {
             }
             Err(Unstarted::NoRoom(error) | Unstarted::Never(error)) => {
                 let line = format!("cannot start job {}: {error}", self.number(job));
-                self.tell(line);
+                self.report(line);
                 let end = JobEnd {
                     exit_code: NOT_STARTED,
                     signal: 0,
@@ -55,7 +55,7 @@ impl Engine {
         .ok()
     }
 
-    pub(super) fn start_set(&mut self, set: Chosen) {
+    pub(super) fn start_set(&mut self, set: JobSet) {
         let scavenger_jobs: Option<Vec<ScavengerJob>> = set
             .jobs
             .iter()

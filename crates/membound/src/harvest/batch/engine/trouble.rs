@@ -17,7 +17,7 @@ impl Engine {
         if let Err(error) = printed {
             self.batch.queue.stop(Stop::Soon);
             if !self.outcome.is_troubled {
-                self.tell(format!(
+                self.report(format!(
                     "cannot print what a job wrote: {error}; no further jobs are started"
                 ));
             }
@@ -30,7 +30,7 @@ impl Engine {
         self.batch.queue.stop(Stop::Soon);
         if !self.outcome.is_troubled {
             let place = self.batch.outputs.directory().display().to_string();
-            self.tell(format!(
+            self.report(format!(
                 "cannot write to {place}: {error}; no further jobs are started, and the output of those \
                  that run may lack its end"
             ));
@@ -51,7 +51,7 @@ impl Engine {
                 "cannot write {}: {error}; jobs go on, and it is tried again",
                 path.display()
             );
-            self.tell(line);
+            self.report(line);
         }
     }
 
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Prints a problem in one line, and keeps it for the document.
-    pub(super) fn tell(&mut self, line: String) {
+    pub(super) fn report(&mut self, line: String) {
         self.batch.line.aside(|| output::complain(&line));
         self.outcome.notes.push(line);
     }

@@ -8,7 +8,7 @@ use membound_types::{CpuId, HarvestRun, IdlePolicy, SlotMode, SmtPolicy};
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
 /// Runs the fixture, called with `words`, with a scavenger in `mode`; `None` where the machine cannot.
-fn beside(words: &str, mode: &str, options: &str) -> Option<Harvested> {
+fn run_with_sibling(words: &str, mode: &str, options: &str) -> Option<Harvested> {
     let allowed = affinity::allowed().expect("the kernel tells");
     if ![CpuId(0), CpuId(1)].iter().all(|cpu| allowed.contains(cpu)) {
         skipped("CPUs 0 and 1 are not both to be used");
@@ -19,9 +19,9 @@ fn beside(words: &str, mode: &str, options: &str) -> Option<Harvested> {
         .with(&scavenger, mode)
         .options(options);
     let harvested = harvest.run();
-    let told = format!("{harvested:#?}");
-    assert_eq!(harvested.left.stdout, "beside\n", "{told}");
-    assert_eq!(harvested.left.end, Ok(0), "{told}");
+    let context = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "beside\n", "{context}");
+    assert_eq!(harvested.left.end, Ok(0), "{context}");
     Some(harvested)
 }
 
@@ -34,9 +34,9 @@ fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
 }
 
 #[test]
-fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
+fn a_scavenger_moves_from_slices_to_the_sibling() {
     // It makes no call with which it would leave the command's thread.
-    let Some(harvested) = beside("", "on 1 5000", "--siblings 0,1 --smt on") else {
+    let Some(harvested) = run_with_sibling("", "on 1 5000", "--siblings 0,1 --smt on") else {
         return;
     };
     assert!(harvested.outputs[0].starts_with("on 1\n"), "{harvested:#?}");
@@ -50,10 +50,10 @@ fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
 }
 
 #[test]
-fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
+fn it_leaves_the_sibling_while_requests_are_slow_and_returns() {
     let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
     // The fixture reports on which CPUs its scavenger was, in order.
-    let Some(harvested) = beside("back", "forever", options) else {
+    let Some(harvested) = run_with_sibling("back", "forever", options) else {
         return;
     };
     let (mode, changes, _) = slots(&harvested.document);
@@ -66,7 +66,7 @@ fn it_is_given_up_before_scavengers_are_let_in_less() {
     // Quick requests keep to the bound: the sibling is not given up before the command has observed the
     // scavenger there.
     let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
-    let Some(harvested) = beside("off", "forever", options) else {
+    let Some(harvested) = run_with_sibling("off", "forever", options) else {
         return;
     };
     let document = &harvested.document;
@@ -79,7 +79,7 @@ fn it_is_given_up_before_scavengers_are_let_in_less() {
 
 #[test]
 fn it_is_kept_off_where_none_is_to_be_used() {
-    let Some(harvested) = beside("", "bound 0", "--siblings 0,1 --smt off") else {
+    let Some(harvested) = run_with_sibling("", "bound 0", "--siblings 0,1 --smt off") else {
         return;
     };
     assert!(
@@ -93,9 +93,9 @@ fn it_is_kept_off_where_none_is_to_be_used() {
 }
 
 #[test]
-fn the_one_by_whose_turns_a_slowdown_is_told_stays_in_stalls() {
+fn the_scavenger_that_measures_the_slowdown_stays_in_stalls() {
     let options = "--siblings 0,1 --smt on --max-slowdown 50%";
-    let Some(harvested) = beside("", "work", options) else {
+    let Some(harvested) = run_with_sibling("", "work", options) else {
         return;
     };
     let document = &harvested.document;
@@ -105,7 +105,7 @@ fn the_one_by_whose_turns_a_slowdown_is_told_stays_in_stalls() {
 
 #[test]
 fn without_a_latency_to_hold_the_kernel_decides() {
-    let Some(harvested) = beside("", "work", "--siblings 0,1") else {
+    let Some(harvested) = run_with_sibling("", "work", "--siblings 0,1") else {
         return;
     };
     let document = &harvested.document;
@@ -117,7 +117,7 @@ fn without_a_latency_to_hold_the_kernel_decides() {
 fn scavengers_that_wait_for_stalls_have_no_other_hardware_thread() {
     for idle in [IdlePolicy::Steal, IdlePolicy::Stop] {
         let options = format!("--siblings 0,1 --idle {idle}");
-        let Some(harvested) = beside("", "work", &options) else {
+        let Some(harvested) = run_with_sibling("", "work", &options) else {
             return;
         };
         let document = &harvested.document;
@@ -133,7 +133,7 @@ fn a_machine_without_siblings_says_so() {
         skipped("cores of this machine have several hardware threads");
         return;
     }
-    let Some(harvested) = beside("", "work", "") else {
+    let Some(harvested) = run_with_sibling("", "work", "") else {
         return;
     };
     let document = &harvested.document;

@@ -18,7 +18,7 @@ const EXIT_CODE_READER_GONE: u8 = 141;
 
 /// What the batch was given to do.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Given {
+pub(super) struct BatchScope {
     /// Number of commands in the list.
     pub(super) listed: usize,
     /// Number of commands that an earlier batch had run.
@@ -45,7 +45,7 @@ pub(super) fn exit_code(outcome: &Outcome) -> u8 {
 /// The document of a batch that began at `date`.
 pub(super) fn document(
     args: &BatchArgs,
-    given: Given,
+    given: BatchScope,
     outcome: &Outcome,
     date: String,
 ) -> HarvestBatch {

@@ -23,7 +23,7 @@ const ELAPSED_PER_POLL_TIME: u32 = 50;
 
 /// Whether scavengers may use the SMT siblings of the command's hardware threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum SiblingUse {
     Give,
     KeepFree,
 }
@@ -43,13 +43,13 @@ pub(super) struct SiblingBinding {
     places: Vec<CpuBinding>,
     looked: Option<Instant>,
     /// The use and the time for which threads are polled again.
-    due: Option<(Use, Instant)>,
-    given: Given,
+    due: Option<(SiblingUse, Instant)>,
+    given: SiblingTime,
 }
 
 /// SMT sibling time that scavengers were given so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Given {
+pub(super) struct SiblingTime {
     /// Wall time in which at least one scavenger had an SMT sibling, in seconds.
     pub(super) wall_s: f64,
     /// CPU time that scavengers used there, in seconds.
@@ -71,7 +71,7 @@ struct Ran {
 #[derive(Clone, Debug, Default)]
 struct CpuBinding {
     /// The SMT sibling of the command's that it has.
-    beside: Option<CpuId>,
+    sibling: Option<CpuId>,
     /// The CPUs that it is bound to; empty if its affinity was never changed.
     bound: Vec<CpuId>,
     /// CPU time of its home thread at the last poll, in seconds.
@@ -90,17 +90,17 @@ impl SiblingBinding {
             places: Vec::new(),
             looked: None,
             due: None,
-            given: Given::default(),
+            given: SiblingTime::default(),
         }
     }
 
     /// Whether a scavenger has an SMT sibling now.
     pub(super) fn is_given(&self) -> bool {
-        self.places.iter().any(|place| place.beside.is_some())
+        self.places.iter().any(|place| place.sibling.is_some())
     }
 
     /// The SMT sibling time given so far.
-    pub(super) const fn given(&self) -> &Given {
+    pub(super) const fn given(&self) -> &SiblingTime {
         &self.given
     }
 
@@ -112,18 +112,21 @@ impl SiblingBinding {
         pid: u32,
         harvested: &Harvested,
         own_s: &[f64],
-        to: Use,
+        to: SiblingUse,
     ) {
         self.places
             .resize(harvested.scavengers.len(), CpuBinding::default());
         self.count(own_s);
-        let begun = Instant::now();
-        if self.due.is_some_and(|(was, due)| was == to && begun < due) {
+        let started = Instant::now();
+        if self
+            .due
+            .is_some_and(|(was, due)| was == to && started < due)
+        {
             return;
         }
         let runs = self.runs_on(&threads::of(&Root::system(), pid), harvested);
-        self.due = Some((to, begun + begun.elapsed() * ELAPSED_PER_POLL_TIME));
-        let free = beside(&self.cores, &runs);
+        self.due = Some((to, started + started.elapsed() * ELAPSED_PER_POLL_TIME));
+        let free = free_siblings(&self.cores, &runs);
         let lives = harvested.scavengers.iter().map(|scavenger| {
             let lives = matches!(
                 scavenger.state,
@@ -132,25 +135,25 @@ impl SiblingBinding {
             lives && scavenger.thread != 0
         });
         let lives: Vec<bool> = lives.collect();
-        let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
+        let had: Vec<Option<CpuId>> = self.places.iter().map(|place| place.sibling).collect();
         let most = match to {
-            Use::Give => self.most,
-            Use::KeepFree => 0,
+            SiblingUse::Give => self.most,
+            SiblingUse::KeepFree => 0,
         };
         let has = assigned(&had, &lives, &free, most);
-        let rest = self.rest(&free, to);
+        let rest = self.cpus_without_sibling(&free, to);
         for (index, place) in self.places.iter_mut().enumerate() {
             let bound = has[index].map_or_else(|| rest.clone(), |cpu| vec![cpu]);
-            place.beside = has[index];
+            place.sibling = has[index];
             let is_new = place.bound != bound && !(place.bound.is_empty() && bound == self.allowed);
             if lives[index] && is_new {
                 // A thread that has ended meanwhile cannot be bound, and needs not be.
                 let done = affinity::bind(harvested.scavengers[index].thread, &bound);
-                place.beside = has[index].filter(|_| done.is_ok());
+                place.sibling = has[index].filter(|_| done.is_ok());
                 place.bound = bound;
             }
         }
-        let has: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
+        let has: Vec<Option<CpuId>> = self.places.iter().map(|place| place.sibling).collect();
         self.given.cpus.extend(has.iter().flatten());
         if has != had {
             let place = |has: &Option<CpuId>| match has {
@@ -163,8 +166,8 @@ impl SiblingBinding {
     }
 
     /// CPUs for the scavengers that have no SMT sibling.
-    fn rest(&self, free: &[CpuId], to: Use) -> Vec<CpuId> {
-        let left = |cpu: &CpuId| to == Use::Give || !free.contains(cpu);
+    fn cpus_without_sibling(&self, free: &[CpuId], to: SiblingUse) -> Vec<CpuId> {
+        let left = |cpu: &CpuId| to == SiblingUse::Give || !free.contains(cpu);
         let rest: Vec<CpuId> = self.allowed.iter().copied().filter(left).collect();
         if rest.is_empty() {
             self.allowed.clone()
@@ -182,7 +185,7 @@ impl SiblingBinding {
             self.given.wall_s += (now - before).as_secs_f64();
         }
         for (place, &own_s) in self.places.iter_mut().zip(own_s) {
-            if place.beside.is_some() {
+            if place.sibling.is_some() {
                 self.given.cpu_s += (own_s - place.own_s).max(0.0);
             }
             place.own_s = own_s;
@@ -221,7 +224,7 @@ impl SiblingBinding {
 }
 
 /// The SMT siblings of the CPUs in `runs` that are not in `runs` themselves.
-fn beside(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
+fn free_siblings(cores: &[Vec<CpuId>], runs: &BTreeSet<CpuId>) -> Vec<CpuId> {
     let shared = cores
         .iter()
         .filter(|core| core.iter().any(|cpu| runs.contains(cpu)));
@@ -281,15 +284,15 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_is_on_a_core_of_the_commands_and_free() {
+    fn free_siblings_are_on_a_core_of_the_command() {
         let cores = [cpus(&[0, 4]), cpus(&[1, 5]), cpus(&[2, 6, 8])];
-        assert_eq!(beside(&cores, &on(&[0])), cpus(&[4]));
-        assert_eq!(beside(&cores, &on(&[0, 4, 6, 3])), cpus(&[2, 8]));
-        assert_eq!(beside(&cores, &on(&[])), []);
+        assert_eq!(free_siblings(&cores, &on(&[0])), cpus(&[4]));
+        assert_eq!(free_siblings(&cores, &on(&[0, 4, 6, 3])), cpus(&[2, 8]));
+        assert_eq!(free_siblings(&cores, &on(&[])), []);
     }
 
     #[test]
-    fn who_has_one_keeps_it() {
+    fn a_scavenger_keeps_its_sibling() {
         let [a, b] = [CpuId(4), CpuId(5)];
         let lives = [true; 4];
         let first = assigned(&[None; 4], &lives, &[a, b], usize::MAX);
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_thread_counts_for_a_while_after_it_ran_and_scavengers_never_do() {
-        let mut beside = SiblingBinding::new(Vec::new(), cpus(&[0, 1]), 1);
+        let mut binding = SiblingBinding::new(Vec::new(), cpus(&[0, 1]), 1);
         let scavenger = ScavengerStatus {
             state: Some(ScavengerProcessState::Runs),
             code: 0,
@@ -338,25 +341,34 @@ mod tests {
             scavengers: vec![scavenger],
             ..Harvested::default()
         };
-        let mut seen = vec![
+        let mut threads = vec![
             thread(7, "server", 5, 3),
             thread(8, "renamed", 5, 1),
             thread(9, "membound-lanes", 5, 2),
         ];
         for _ in 0..RECENT_POLLS {
-            assert_eq!(beside.runs_on(&seen, &harvested), on(&[3]));
+            assert_eq!(binding.runs_on(&threads, &harvested), on(&[3]));
         }
-        assert_eq!(beside.runs_on(&seen, &harvested), on(&[]));
-        seen[0].ticks += 1;
-        assert_eq!(beside.runs_on(&seen, &harvested), on(&[3]));
+        assert_eq!(binding.runs_on(&threads, &harvested), on(&[]));
+        threads[0].ticks += 1;
+        assert_eq!(binding.runs_on(&threads, &harvested), on(&[3]));
     }
 
     #[test]
     fn the_others_are_kept_off_where_none_is_to_be_used() {
-        let beside = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
-        assert_eq!(beside.rest(&cpus(&[1]), Use::Give), cpus(&[0, 1]));
-        assert_eq!(beside.rest(&cpus(&[1]), Use::KeepFree), cpus(&[0]));
+        let binding = SiblingBinding::new(vec![cpus(&[0, 1])], cpus(&[0, 1]), 1);
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[1]), SiblingUse::Give),
+            cpus(&[0, 1])
+        );
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[1]), SiblingUse::KeepFree),
+            cpus(&[0])
+        );
         // Without any other CPU, they run on the siblings all the same.
-        assert_eq!(beside.rest(&cpus(&[0, 1]), Use::KeepFree), cpus(&[0, 1]));
+        assert_eq!(
+            binding.cpus_without_sibling(&cpus(&[0, 1]), SiblingUse::KeepFree),
+            cpus(&[0, 1])
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! Which of the command's yields are installed while its slowdown is limited: those with the least worth are
+//! Which of the command's yields are installed while its slowdown is limited: those with the lowest gain per cost are
 //! removed first and installed again last.
 //!
-//! The worth of a yield is its predicted gain over its cost on hits, as in the plan (`membound_harvest`'s
+//! The rank of a yield is its predicted gain divided by its cost on hits, as in the plan (`membound_harvest`'s
 //! choice). Both are shares of the command's CPU time, as are slowdowns.
 
 use membound_launch::YieldPlace;
@@ -48,15 +48,15 @@ pub(super) struct Pace {
 
 impl Pace {
     /// The slowdown where scavengers are admitted as much as allowed.
-    fn whole(self) -> f64 {
+    fn at_full_admission(self) -> f64 {
         self.slower.max(0.0) * self.max_admitted_share + self.overhead
     }
 }
 
-/// The command's yields, ranked by worth, and how many of them are installed.
+/// The command's yields, ranked by gain per cost, and how many of them are installed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Yields {
-    /// Yields with the highest worth first.
+    /// Yields with the highest gain per cost first.
     ranked: Vec<PlannedYield>,
     /// The first `installed` yields are installed.
     installed: usize,
@@ -85,10 +85,10 @@ pub(super) enum Change {
 impl Yields {
     /// Ranks the yields, all of which are installed at first.
     pub(super) fn new(mut yields: Vec<PlannedYield>) -> Self {
-        let worth = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
+        let gain_per_cost = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
         yields.sort_by(|a, b| {
-            let by_worth = worth(b).total_cmp(&worth(a));
-            by_worth.then(b.gain.total_cmp(&a.gain))
+            let by_gain_per_cost = gain_per_cost(b).total_cmp(&gain_per_cost(a));
+            by_gain_per_cost.then(b.gain.total_cmp(&a.gain))
         });
         let gain = |it: &PlannedYield| it.gain.max(0.0);
         let wanted: f64 = yields.iter().map(gain).sum::<f64>() * MIN_INSTALLED_GAIN_SHARE;
@@ -149,9 +149,13 @@ impl Yields {
 
     /// Judges the pace of the command, which may be slower by `most`.
     pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
-        let whole = pace.whole();
-        self.slow = if whole > most { self.slow + 1 } else { 0 };
-        self.calm = if whole < most * CALM_SHARE_OF_LIMIT {
+        let slowdown_at_full_admission = pace.at_full_admission();
+        self.slow = if slowdown_at_full_admission > most {
+            self.slow + 1
+        } else {
+            0
+        };
+        self.calm = if slowdown_at_full_admission < most * CALM_SHARE_OF_LIMIT {
             self.calm + 1
         } else {
             0
@@ -260,7 +264,7 @@ mod tests {
     ];
 
     #[test]
-    fn those_that_are_worth_least_go_first_and_come_back_last() {
+    fn yields_with_the_lowest_rank_are_removed_first_and_restored_last() {
         let mut yields = yields(&FIVE);
         assert_eq!(after(&mut yields, 0.5, 2), [[0; 0]; 0]);
         // Removes a quarter of 0.04 at least, then of 0.025, but keeps the yields with most of the gain.
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_between_what_is_allowed_and_half_of_it() {
+    fn nothing_changes_between_the_limit_and_half_of_it() {
         let mut yields = yields(&FIVE);
         assert_eq!(after(&mut yields, 0.5, 3), [[0, 3]]);
         for _ in 0..50 {
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_that_cost_too_much_with_nobody_let_in_all_go() {
+    fn all_yields_are_removed_if_they_cost_too_much_without_scavengers() {
         let mut yields = yields(&[(0.1, 0.2)]);
         let dear = Pace {
             slower: 0.0,
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_on_hits_follows_the_rate_of_turns() {
+    fn the_hit_cost_scales_with_the_rate_of_slices() {
         let yields = yields(&[(0.1, 0.02), (0.1, 0.03)]);
         // 2000 a second were planned to cost 5 %: 4000 cost 10 % of the time with them.
         assert!((yields.overhead(4000.0) - 0.1 / 0.9).abs() < 1e-9);
