@@ -19,10 +19,10 @@ pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
 /// Nanoseconds per recorded execution: fences, time stamps, a call into the agent.
 const TAKEN_NS: f64 = 250.0;
 /// Nanoseconds that may be spent before the program has earned any.
-const ADVANCE_NS: f64 = 12e6;
+const ADVANCE_NS: f64 = 9e6;
 /// Share of the earned budget that recording outside windows may use up. The rest stays reserved for windows:
 /// without them, a slow recorder would find out nothing.
-const MAX_SHARE_OUTSIDE_WINDOWS: f64 = 0.5;
+const MAX_SHARE_OUTSIDE_WINDOWS: f64 = 0.75;
 /// Share of the earned budget that may be lost before work that can wait until the programs have ended is put
 /// off. Samples themselves take about as much again.
 const MAX_LOSS_BEFORE_END: f64 = 0.3;
@@ -273,7 +273,7 @@ mod tests {
             beside.lost_ns(after_100_ms(busy, 0));
             beside.may_go_on(own_ns)
         };
-        assert!(after(1, 50_000_000) && !after(2, 50_000_000));
+        assert!(after(1, 40_000_000) && !after(2, 40_000_000));
         let is_in_the_way = |busy: u64, waits: u64, own_ns: u64| {
             let mut beside = Interference::new(Processors::cores(2), 0.05);
             beside.lost_ns(Look::default());
