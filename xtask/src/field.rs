@@ -19,6 +19,7 @@ mod truth;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use membound_types::Doctor;
@@ -62,10 +63,13 @@ pub(crate) struct Args {
     /// List the entries and run nothing.
     #[arg(long)]
     list: bool,
-    /// Draw so many batches of the entries, and run each under the kernel's scheduler and as a harvest, instead.
+    /// Instead draw this number of batches of entries, and run each under the kernel's scheduler and as a harvest.
     #[arg(long, value_name = "N")]
     batches: Option<usize>,
-    /// What decides which are drawn.
+    /// Start no further batch after this many minutes.
+    #[arg(long, value_name = "N", requires = "batches", default_value_t = 240)]
+    minutes: u64,
+    /// Seed of the random draw.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Measure no truths.
@@ -116,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(plan(args)?)
     };
     if let (Some(count), Some(plan)) = (args.batches, &plan) {
-        return run_batches(&chosen, plan, count, args.seed, &store);
+        return run_batches(&chosen, plan, count, args, &store);
     }
     let mut rows = Vec::new();
     let mut raw = Vec::new();
@@ -186,7 +190,7 @@ fn run_batches(
     entries: &[&Entry],
     plan: &Plan,
     count: usize,
-    seed: u64,
+    args: &Args,
     store: &Store,
 ) -> Result<ExitCode> {
     let rows = batches::run(
@@ -195,7 +199,8 @@ fn run_batches(
             membound: &plan.membound,
             machine: plan.machine.as_deref().context("there is no profile")?,
             count,
-            seed,
+            limit: Duration::from_secs(60 * args.minutes),
+            seed: args.seed,
             rounds: plan.pairs,
         },
     )?;
@@ -204,7 +209,7 @@ fn run_batches(
         bench: "batches",
         machine: doctor.machine,
         summary: json!(rows),
-        raw: json!({ "seed": seed, "rounds": plan.pairs }),
+        raw: json!({ "seed": args.seed, "rounds": plan.pairs }),
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -392,21 +392,21 @@ mod tests {
     #[test]
     fn events_come_out_once_in_order_and_with_their_thread() {
         let mut memory = Memory::new(7, 70, 4096).unwrap();
-        let mut seen = Vec::new();
+        let mut found = Vec::new();
         let mut expected = Vec::new();
-        for turn in 0..5_u64 {
-            write(&memory, 1, AllocationKind::Thread, 40 + turn, true);
+        for round in 0..5_u64 {
+            write(&memory, 1, AllocationKind::Thread, 40 + round, true);
             for address in 0..6000 {
                 write(&memory, 1, AllocationKind::Allocated, address, true);
-                expected.push((40 + turn as u32, address));
+                expected.push((40 + round as u32, address));
             }
-            let drained = memory.drain(|told| {
-                assert_eq!(told.process, 70);
-                seen.push((told.thread, told.record.address));
+            let drained = memory.drain(|record| {
+                assert_eq!(record.process, 70);
+                found.push((record.thread, record.record.address));
             });
             assert_eq!((drained.taken, drained.lost), (6000, 0));
         }
-        assert_eq!(seen, expected);
+        assert_eq!(found, expected);
         assert_eq!(memory.drain(|_| panic!()), Drained::default());
     }
 
@@ -416,13 +416,13 @@ mod tests {
         write(&memory, 0, AllocationKind::Allocated, 1, true);
         write(&memory, 0, AllocationKind::Allocated, 2, false);
         write(&memory, 0, AllocationKind::Allocated, 3, true);
-        let mut seen = Vec::new();
+        let mut found = Vec::new();
         for _ in 0..MAX_POLLS_OF_RESERVED_RECORD {
-            memory.drain(|told| seen.push(told.record.address));
-            assert_eq!(seen, [1]);
+            memory.drain(|record| found.push(record.record.address));
+            assert_eq!(found, [1]);
         }
-        let drained = memory.drain(|told| seen.push(told.record.address));
-        assert_eq!(seen, [1, 3]);
+        let drained = memory.drain(|record| found.push(record.record.address));
+        assert_eq!(found, [1, 3]);
         assert_eq!((drained.taken, drained.lost), (1, 1));
         write(&memory, 0, AllocationKind::Allocated, 4, false);
         memory.finish();
@@ -437,8 +437,8 @@ mod tests {
             write(&memory, 3, AllocationKind::Allocated, address, true);
         }
         let mut first = None;
-        let drained = memory.drain(|told| {
-            first.get_or_insert(told.record.address);
+        let drained = memory.drain(|record| {
+            first.get_or_insert(record.record.address);
         });
         assert_eq!((drained.taken, drained.lost), (records, 30));
         assert_eq!(first, Some(30));

@@ -69,11 +69,11 @@ struct Image {
     memory: Memory,
     /// Offset added to numbers of chains, which start again in every image.
     base: u32,
-    /// Start of the image, until the receiver was told.
+    /// Start of the image, until the receiver has it.
     begun: Option<Instant>,
     processes: Vec<Process>,
     pace: Pace,
-    /// Mean bytes between sampling points that the receiver was told.
+    /// Mean bytes between sampling points, as last reported to the receiver.
     known_interval: u64,
     /// Start of the window.
     since: Instant,
@@ -93,7 +93,7 @@ struct Image {
 #[derive(Debug)]
 struct Process {
     number: u32,
-    /// Chains that the receiver was told.
+    /// Chains that were reported to the receiver.
     announced: FxHashSet<u32>,
     /// The last chain of an event.
     last_chain: Option<u32>,
@@ -168,7 +168,7 @@ impl Following {
         let mut closed = freed;
         let mut poll = IDLE_POLL_INTERVAL;
         let mut receiver_ns = 0;
-        let mut looks = PollCost::default();
+        let mut poll_cost = PollCost::default();
         loop {
             let stop = stopped(poll);
             let now = Instant::now();
@@ -181,19 +181,19 @@ impl Following {
                 if stop {
                     image.memory.finish();
                 }
-                let told = image.drain(&self.objects);
-                found += told;
-                image.found = told;
+                let events = image.drain(&self.objects);
+                found += events;
+                image.found = events;
                 if free {
                     image.free(&self.objects);
-                    image.quiet = told == 0 && image.is_over();
+                    image.quiet = events == 0 && image.is_over();
                 }
                 image.decide(now, &self.objects, self.processors, &mut self.account());
             }
             let spent_ns = self.objects.receiver.spent_ns();
             let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
             let own_ns = cpu_time::of_this_thread().saturating_sub(begun_ns);
-            let cost = looks.cost(own_ns as f64, found);
+            let cost = poll_cost.cost(own_ns as f64, found);
             let followed = images.iter().filter(|image| !image.quiet).count().max(1) as f64;
             for image in images.iter_mut().filter(|image| !image.quiet) {
                 // The receiver's time was spent on earlier events of unknown programs, so it is divided
@@ -203,7 +203,7 @@ impl Following {
                     found => image.found as f64 / found as f64,
                 };
                 image.window.reading_ns += part * (cost.reading_ns + receiving_ns as f64);
-                image.window.looking_ns += cost.looking_ns / followed;
+                image.window.polling_ns += cost.polling_ns / followed;
             }
             poll = next_poll(poll, found);
             if free {
@@ -222,11 +222,11 @@ impl Following {
 
 /// Cost of a poll of the rings, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct LookCost {
+struct CostOfPoll {
     /// The part that grows with the number of events.
     reading_ns: f64,
     /// The part that a poll costs by itself.
-    looking_ns: f64,
+    polling_ns: f64,
 }
 
 /// Separates what polls cost by themselves from what their events cost.
@@ -243,17 +243,17 @@ impl PollCost {
     /// Weight of a new value in the average.
     const NEW_PART: f64 = 0.1;
 
-    fn cost(&mut self, own_ns: f64, events: u64) -> LookCost {
+    fn cost(&mut self, own_ns: f64, events: u64) -> CostOfPoll {
         if events == 0 {
             self.empty_ns += Self::NEW_PART * (own_ns - self.empty_ns);
         }
-        let looking_ns = match events < Self::MANY_EVENTS {
+        let polling_ns = match events < Self::MANY_EVENTS {
             true => own_ns,
             false => own_ns.min(self.empty_ns),
         };
-        LookCost {
-            reading_ns: own_ns - looking_ns,
-            looking_ns,
+        CostOfPoll {
+            reading_ns: own_ns - polling_ns,
+            polling_ns,
         }
     }
 }
@@ -298,17 +298,17 @@ impl Image {
         } = self;
         let mut current = 0;
         let mut interval = 0;
-        let drained = take(memory, &mut |told| {
-            let Some(mut event) = event(told) else {
+        let drained = take(memory, &mut |record| {
+            let Some(mut event) = event(record) else {
                 return;
             };
             // A ring belongs to one thread, so the next event is nearly always of the same process.
-            if processes.get(current).map(|it| it.number) != Some(told.process) {
-                current = index_of(processes, told.process);
+            if processes.get(current).map(|it| it.number) != Some(record.process) {
+                current = index_of(processes, record.process);
             }
             let process = &mut processes[current];
             if event.action == AllocationAction::Allocated {
-                interval = interval.max(allocation_interval(u32::from(told.what.level)));
+                interval = interval.max(allocation_interval(u32::from(record.what.level)));
                 window.add(event.size, f64::from(event.weight));
                 if process.last_chain != Some(event.chain) {
                     process.last_chain = Some(event.chain);
@@ -387,9 +387,9 @@ impl Image {
         window.event_ns = event_ns;
         if self.lost > 0 {
             // Lost events had blocks and bytes as well.
-            let told = (window.events - self.lost as f64).max(1.0);
-            window.blocks *= window.events / told;
-            window.span_bytes *= window.events / told;
+            let reported = (window.events - self.lost as f64).max(1.0);
+            window.blocks *= window.events / reported;
+            window.span_bytes *= window.events / reported;
         }
         self.since = now;
         self.cpu_ns = cpu_ns;
@@ -440,23 +440,23 @@ fn index_of(processes: &mut Vec<Process>, number: u32) -> usize {
 }
 
 /// The event for the receiver; `None` for a record that makes no sense.
-fn event(told: &ThreadRecord) -> Option<AllocationEvent> {
-    let action = if told.what.kind == AllocationKind::Allocated as u8 {
+fn event(record: &ThreadRecord) -> Option<AllocationEvent> {
+    let action = if record.what.kind == AllocationKind::Allocated as u8 {
         AllocationAction::Allocated
-    } else if told.what.kind == AllocationKind::Freed as u8 {
+    } else if record.what.kind == AllocationKind::Freed as u8 {
         AllocationAction::Freed
     } else {
         return None;
     };
     Some(AllocationEvent {
-        tsc: told.record.tsc,
-        thread: told.thread,
+        tsc: record.record.tsc,
+        thread: record.thread,
         action,
-        function: function_of(told.what.function)?,
-        address: told.record.address,
-        size: told.record.size,
-        chain: told.record.chain,
-        weight: pace::weight(told.record.size, u32::from(told.what.level)) as f32,
+        function: function_of(record.what.function)?,
+        address: record.record.address,
+        size: record.record.size,
+        chain: record.record.chain,
+        weight: pace::weight(record.record.size, u32::from(record.what.level)) as f32,
     })
 }
 
@@ -499,13 +499,13 @@ mod tests {
 
     #[test]
     fn what_looks_cost_is_no_cost_of_the_events_that_they_find() {
-        let mut looks = PollCost::default();
+        let mut poll_cost = PollCost::default();
         for _ in 0..200 {
-            assert_eq!(looks.cost(20_000.0, 0).reading_ns, 0.0);
+            assert_eq!(poll_cost.cost(20_000.0, 0).reading_ns, 0.0);
         }
-        assert_eq!(looks.cost(25_000.0, 3).reading_ns, 0.0);
-        let cost = looks.cost(520_000.0, 10_000);
+        assert_eq!(poll_cost.cost(25_000.0, 3).reading_ns, 0.0);
+        let cost = poll_cost.cost(520_000.0, 10_000);
         assert!((cost.reading_ns - 500_000.0).abs() < 1.0, "{cost:?}");
-        assert!((cost.looking_ns - 20_000.0).abs() < 1.0, "{cost:?}");
+        assert!((cost.polling_ns - 20_000.0).abs() < 1.0, "{cost:?}");
     }
 }

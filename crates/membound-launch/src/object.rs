@@ -83,11 +83,12 @@ mod tests {
         assert!(run("/nowhere/x.so").contains("/nowhere/x.so"));
         assert_eq!(run("a\0b"), "an argument has a zero byte");
         let libraries = ["libm.so.6", "libc.musl-x86_64.so.1"];
-        let said: Vec<String> = libraries.iter().map(|name| run(name)).collect();
+        let outputs: Vec<String> = libraries.iter().map(|name| run(name)).collect();
         assert!(
-            said.iter()
-                .any(|said| said.ends_with("has neither `main` nor `entry`")),
-            "{said:?}"
+            outputs
+                .iter()
+                .any(|output| output.ends_with("has neither `main` nor `entry`")),
+            "{outputs:?}"
         );
     }
 }

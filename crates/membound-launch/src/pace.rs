@@ -52,7 +52,7 @@ pub(crate) struct Window {
     /// earlier windows.
     pub(crate) reading_ns: f64,
     /// CPU time for polling the rings, in nanoseconds, however many events there were.
-    pub(crate) looking_ns: f64,
+    pub(crate) polling_ns: f64,
     /// Part of both that the program loses: see [`Processors::lost_beside`].
     pub(crate) beside: f64,
 }
@@ -177,9 +177,9 @@ impl Account {
     /// Enters the cost of a window; returns the nanoseconds that it has earned.
     pub(crate) fn book(&mut self, window: &Window) -> f64 {
         let earned_ns = self.share * window.cpu_ns;
-        let beside_ns = window.beside * (window.reading_ns + window.looking_ns);
-        let told_ns = window.events * window.event_ns + beside_ns;
-        self.spent_ns = (self.spent_ns + told_ns + window.fixed_ns() - earned_ns).max(0.0);
+        let beside_ns = window.beside * (window.reading_ns + window.polling_ns);
+        let reported_ns = window.events * window.event_ns + beside_ns;
+        self.spent_ns = (self.spent_ns + reported_ns + window.fixed_ns() - earned_ns).max(0.0);
         earned_ns
     }
 
@@ -275,15 +275,15 @@ mod tests {
     /// A window of 100 ms of CPU time in which a program allocates (and frees) this many blocks of 48
     /// bytes, sampled at `level`.
     fn window(blocks: f64, level: u32) -> Window {
-        let told = blocks / weight(48, level);
+        let reported = blocks / weight(48, level);
         Window {
             cpu_ns: 100e6,
-            events: told * 2.0,
+            events: reported * 2.0,
             blocks,
             span_bytes: blocks * 64.0,
             event_ns: 70.0,
-            reading_ns: told * 2.0 * 30.0,
-            looking_ns: 0.0,
+            reading_ns: reported * 2.0 * 30.0,
+            polling_ns: 0.0,
             beside: Processors::cores(2).lost_beside(1.0),
         }
     }
@@ -334,14 +334,14 @@ mod tests {
         // Blocks that are not reported cost more than the share: some are reported all the same.
         let mut flood = begun(0.05);
         let levels = run(&mut flood, 1e6, 200);
-        let told_ns: f64 = levels[50..]
+        let reported_ns: f64 = levels[50..]
             .iter()
             .map(|level| window(1e6, *level).events * 70.0)
             .sum();
         let least_ns = 150.0 * MIN_SHARE_FOR_REPORTED_BLOCKS * PART_OF_ALL * 5e6;
         assert!(
-            (0.3 * least_ns..=least_ns).contains(&told_ns),
-            "{told_ns} {least_ns}"
+            (0.3 * least_ns..=least_ns).contains(&reported_ns),
+            "{reported_ns} {least_ns}"
         );
         // After the flood all blocks are reported again, but not at once.
         let levels = run(&mut pace, 1000.0, 30);
@@ -370,12 +370,12 @@ mod tests {
     /// whatever they find: neither makes the interval longer than the flood itself does.
     #[test]
     fn what_is_read_late_does_not_lengthen_the_interval() {
-        let levels = |lag: usize, looking_ns: f64| {
+        let levels = |lag: usize, polling_ns: f64| {
             let (mut account, mut pace) = begun(0.05);
             let mut unread = std::collections::VecDeque::from(vec![0.0; lag]);
             let next = |_| {
                 let come = Window {
-                    looking_ns,
+                    polling_ns,
                     ..window(1e6, pace.level())
                 };
                 unread.push_back(10.0 * come.reading_ns);
@@ -437,7 +437,7 @@ mod tests {
     fn programs_one_after_the_other_have_one_advance() {
         let mut account = Account::new(0.05);
         // Each allocates 20 000 blocks in 10 ms, and ends.
-        let mut told_ns = 0.0;
+        let mut reported_ns = 0.0;
         let levels: Vec<u32> = (0..100)
             .map(|_| {
                 let mut pace = Pace::begin(&account);
@@ -446,7 +446,7 @@ mod tests {
                     cpu_ns: 10e6,
                     ..window(2e4, level)
                 };
-                told_ns += short.events * short.event_ns;
+                reported_ns += short.events * short.event_ns;
                 pace.next(&mut account, &short);
                 level
             })
@@ -454,8 +454,8 @@ mod tests {
         assert_eq!(levels[0], 0);
         assert!(levels[2..].iter().all(|level| *level > 0), "{levels:?}");
         assert!(
-            told_ns < ADVANCE_NS + EVERY_BLOCK_NS + 100.0 * 0.02 * 10e6,
-            "{told_ns}"
+            reported_ns < ADVANCE_NS + EVERY_BLOCK_NS + 100.0 * 0.02 * 10e6,
+            "{reported_ns}"
         );
     }
 

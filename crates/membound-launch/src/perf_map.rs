@@ -387,12 +387,12 @@ mod tests {
             }],
         };
         let lines = lines(&placed, &names);
-        let told: Vec<(u64, u64, &str)> = lines
+        let parsed: Vec<(u64, u64, &str)> = lines
             .iter()
             .map(|line| (line.start, line.bytes, line.name.as_str()))
             .collect();
         assert_eq!(
-            told,
+            parsed,
             [
                 (0x60_0000, 0x20, "one+0x10 [membound m]"),
                 (0x60_0020, 8, "one+0x42 [membound m]"),

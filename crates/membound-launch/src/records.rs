@@ -220,7 +220,7 @@ impl Records {
             let stop = stopped(poll);
             let now = Instant::now();
             if let Some(bursts) = self.options.bursts {
-                self.turn(bursts, now, stop, &mut edge, &switch);
+                self.poll(bursts, now, stop, &mut edge, &switch);
             }
             let mut state = self.state();
             let before = state.totals;
@@ -251,7 +251,7 @@ impl Records {
     }
 
     /// Switches bursts; the first one starts with the first program.
-    fn turn(
+    fn poll(
         &self,
         bursts: Bursts,
         now: Instant,

@@ -279,9 +279,9 @@ mod tests {
     fn records_come_out_once_and_in_order() {
         let mut rings = Rings::new(2, 7, true).unwrap();
         let mut expected = Vec::new();
-        let mut seen = Vec::new();
-        for turn in 0..5 {
-            let addresses = turn * 1000..turn * 1000 + 600;
+        let mut found = Vec::new();
+        for round in 0..5 {
+            let addresses = round * 1000..round * 1000 + 600;
             write(&rings, 1, 42, addresses.clone());
             expected.extend(addresses);
             let drained = rings.drain(|origin, record| {
@@ -293,11 +293,11 @@ mod tests {
                 if cfg!(target_endian = "little") {
                     assert_eq!((record.module, record.flags), (0x102, 3));
                 }
-                seen.push(record.address);
+                found.push(record.address);
             });
             assert_eq!((drained.taken, drained.lost), (600, 0));
         }
-        assert_eq!(seen, expected);
+        assert_eq!(found, expected);
         assert_eq!(rings.drain(|_, _| panic!()), Drained::default());
     }
 
@@ -318,10 +318,10 @@ mod tests {
         // Above the largest number that the kernel gives.
         write(&rings, 0, u32::MAX, 0..10);
         write(&rings, 1, own, 0..10);
-        let mut seen = Vec::new();
-        let drained = rings.free(|origin, _| seen.push(origin.process));
+        let mut found = Vec::new();
+        let drained = rings.free(|origin, _| found.push(origin.process));
         assert_eq!(drained.taken, 10);
-        assert_eq!(seen, [7; 10]);
+        assert_eq!(found, [7; 10]);
         let owner = |ring| {
             rings
                 .memory

@@ -82,10 +82,10 @@ impl Samples {
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u32> {
         let wanted = (share * self.timed as f64).ceil().max(1.0);
-        let mut seen = 0.0;
+        let mut covered = 0.0;
         for (ticks, count) in &self.ticks {
-            seen += *count as f64;
-            if seen >= wanted {
+            covered += *count as f64;
+            if covered >= wanted {
                 return Some(*ticks);
             }
         }

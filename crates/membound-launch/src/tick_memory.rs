@@ -304,29 +304,29 @@ mod tests {
     fn samples_come_out_whole_once_and_in_order_round_and_round() {
         let mut memory = Memory::new(2, 7, true).unwrap();
         let mut expected = Vec::new();
-        let mut seen = Vec::new();
-        for turn in 0..400_u64 {
-            let callers: Vec<u64> = (0..turn % (TICK_DEPTH as u64 + 1)).collect();
-            assert!(write(&memory, 1, 42, turn, &callers), "{turn}");
-            expected.push((turn, callers));
-            if turn % 7 == 0 {
-                memory.drain(&mut |taken| {
-                    let sample = taken.sample.unwrap();
-                    assert_eq!((taken.process, sample.thread), (7, 42));
+        let mut found = Vec::new();
+        for round in 0..400_u64 {
+            let callers: Vec<u64> = (0..round % (TICK_DEPTH as u64 + 1)).collect();
+            assert!(write(&memory, 1, 42, round, &callers), "{round}");
+            expected.push((round, callers));
+            if round % 7 == 0 {
+                memory.drain(&mut |record| {
+                    let sample = record.sample.unwrap();
+                    assert_eq!((record.process, sample.thread), (7, 42));
                     assert_eq!((sample.cpu, sample.weight_ns), (Some(3), 1000 + sample.tsc));
                     assert_eq!(
                         (sample.registers.general[15], sample.registers.ip),
                         (115, 116)
                     );
-                    seen.push((sample.tsc, sample.callers));
+                    found.push((sample.tsc, sample.callers));
                 });
             }
         }
-        memory.drain(&mut |taken| {
-            let sample = taken.sample.unwrap();
-            seen.push((sample.tsc, sample.callers));
+        memory.drain(&mut |record| {
+            let sample = record.sample.unwrap();
+            found.push((sample.tsc, sample.callers));
         });
-        assert_eq!(seen, expected);
+        assert_eq!(found, expected);
         memory.drain(&mut |_| panic!());
     }
 
@@ -349,9 +349,9 @@ mod tests {
                 .memory
                 .word64(ring + offset_of!(TickRing, tail))
                 .store(0, Ordering::Relaxed);
-            memory.drain(&mut |taken| {
+            memory.drain(&mut |record| {
                 assert!(
-                    taken
+                    record
                         .sample
                         .is_some_and(|it| it.callers.len() <= TICK_DEPTH)
                 );
@@ -370,9 +370,9 @@ mod tests {
         assert!(write(&memory, 0, u32::MAX - 1, 1, &[]));
         assert!(write(&memory, 1, own, 2, &[]));
         assert!(write(&memory, 2, own, 3, &[]));
-        let mut seen = Vec::new();
-        memory.free(&mut |taken| seen.push(taken.sample.unwrap().tsc));
-        assert_eq!(seen, [1]);
+        let mut found = Vec::new();
+        memory.free(&mut |record| found.push(record.sample.unwrap().tsc));
+        assert_eq!(found, [1]);
         let owner = |memory: &Memory, ring| {
             memory
                 .memory
@@ -380,14 +380,14 @@ mod tests {
                 .load(Ordering::Relaxed)
         };
         assert_eq!(owner(&memory, 0), 0);
-        memory.drain(&mut |taken| assert_eq!(taken.process, own));
+        memory.drain(&mut |record| assert_eq!(record.process, own));
         // Marked by the agent: the samples are still that thread's.
         assert!(write(&memory, 2, own, 4, &[]));
         memory
             .memory
             .word32(Memory::ring(2))
             .store(TICK_ORPHAN, Ordering::Relaxed);
-        memory.drain(&mut |taken| assert_eq!(taken.sample.unwrap().thread, own));
+        memory.drain(&mut |record| assert_eq!(record.sample.unwrap().thread, own));
         assert_eq!((owner(&memory, 1), owner(&memory, 2)), (own, 0));
     }
 }

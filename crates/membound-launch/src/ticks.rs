@@ -41,7 +41,7 @@ struct Image {
     /// True if its process runs another program by now.
     left: bool,
     memory: Memory,
-    told: FxHashSet<(u32, u32)>,
+    reported: FxHashSet<(u32, u32)>,
 }
 
 /// State of a process.
@@ -53,7 +53,7 @@ struct Process {
     /// CPU time that it has used, as last read, without the agent's part.
     used_ns: u64,
     /// Both as they were last reported.
-    told: (u64, u64),
+    reported: (u64, u64),
     samples: Vec<TimerSample>,
     lost: u64,
 }
@@ -105,7 +105,7 @@ impl Ticks {
             key,
             left: false,
             memory,
-            told: FxHashSet::default(),
+            reported: FxHashSet::default(),
         });
         let process = state.processes.entry(key.pid).or_default();
         process.started = key.started;
@@ -129,16 +129,16 @@ impl Ticks {
                 state.stop();
             }
             state.drain();
-            state.tell_refusals(self.receiver());
+            state.report_refusals(self.receiver());
             if now - freed >= FREE_EVERY {
                 freed = now;
                 state.free();
             }
-            state.look_at_clocks();
+            state.read_clocks();
             state.pass_on(self.receiver());
             if stop || now - closed >= CLOSE_EVERY {
                 closed = now;
-                state.tell_coverage(self.receiver());
+                state.report_coverage(self.receiver());
                 state.close(self.receiver());
             }
             if stop {
@@ -189,10 +189,10 @@ impl State {
         }
     }
 
-    fn tell_refusals(&mut self, receiver: &dyn TimerReceiver) {
+    fn report_refusals(&mut self, receiver: &dyn TimerReceiver) {
         for image in &mut self.images {
             for (thread, errno) in image.memory.refusals() {
-                if !image.told.insert((thread, errno)) {
+                if !image.reported.insert((thread, errno)) {
                     continue;
                 }
                 let all = thread == membound_wire::Refused::ALL;
@@ -209,7 +209,7 @@ impl State {
     }
 
     /// Reads the CPU time of processes, as long as that is possible.
-    fn look_at_clocks(&mut self) {
+    fn read_clocks(&mut self) {
         let Self { images, processes } = self;
         for (pid, process) in processes {
             let Some(used) = cpu_time::of_process(*pid) else {
@@ -224,13 +224,13 @@ impl State {
         }
     }
 
-    fn tell_coverage(&mut self, receiver: &dyn TimerReceiver) {
+    fn report_coverage(&mut self, receiver: &dyn TimerReceiver) {
         for (pid, process) in &mut self.processes {
             // The last samples include time after the clock was last read.
             process.used_ns = process.used_ns.max(process.sampled_ns);
             let now = (process.used_ns, process.sampled_ns);
-            if now != process.told {
-                process.told = now;
+            if now != process.reported {
+                process.reported = now;
                 receiver.covered(*pid, now.0, now.1);
             }
         }
@@ -246,7 +246,7 @@ impl State {
             // Samples written between the last poll and the end are drained first.
             self.drain();
             self.pass_on(receiver);
-            self.tell_coverage(receiver);
+            self.report_coverage(receiver);
             self.images
                 .retain(|image| !over(image) || used.contains(&image.memory.memory.inode));
         }

@@ -116,7 +116,7 @@ fn earned_ns(share: f64, cpu_ns: u64) -> f64 {
 
 /// The totals at one moment, in nanoseconds since the run began.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct Totals {
     pub(crate) t_ns: u64,
     /// CPU time of the programs.
     pub(crate) cpu_ns: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Look {
     pub(crate) active_threads: usize,
 }
 
-impl Look {
+impl Totals {
     /// Difference to an earlier reading.
     const fn since(&self, before: &Self) -> Self {
         Self {
@@ -150,7 +150,7 @@ pub(crate) struct Interference {
     processors: Processors,
     /// Share of the program's CPU time that recording may cost.
     share: f64,
-    last: Option<Look>,
+    last: Option<Totals>,
     /// Share of the recorder's CPU time that the programs lost in the last interval.
     part: f64,
     lost_ns: f64,
@@ -202,8 +202,8 @@ impl Interference {
     }
 
     /// CPU time in nanoseconds that the programs have lost so far.
-    pub(crate) fn lost_ns(&mut self, now: Look) -> f64 {
-        let first = Look { own_ns: 0, ..now };
+    pub(crate) fn lost_ns(&mut self, now: Totals) -> f64 {
+        let first = Totals { own_ns: 0, ..now };
         let passed = now.since(self.last.get_or_insert(first));
         if passed.t_ns >= Self::EVERY_NS {
             let wanted_ns = (passed.cpu_ns + passed.waited_ns) as f64;
@@ -226,13 +226,13 @@ mod tests {
     use super::*;
 
     /// A reading after 100 ms: `busy` threads ran all the time, and `waits` threads waited for a processor.
-    fn after_100_ms(busy: u64, waits: u64) -> Look {
-        Look {
+    fn after_100_ms(busy: u64, waits: u64) -> Totals {
+        Totals {
             t_ns: 100_000_000,
             cpu_ns: 100_000_000 * busy,
             waited_ns: 100_000_000 * waits,
             active_threads: (busy + waits) as usize,
-            ..Look::default()
+            ..Totals::default()
         }
     }
 
@@ -250,15 +250,15 @@ mod tests {
     #[test]
     fn own_time_counts_more_where_the_program_has_all_processors() {
         let lost = |busy: u64| {
-            let mut beside = Interference::new(Processors::cores(2), 0.05);
-            let look = |at: u64| Look {
+            let mut interference = Interference::new(Processors::cores(2), 0.05);
+            let totals = |at: u64| Totals {
                 t_ns: at * 50_000_000,
                 cpu_ns: at * 50_000_000 * busy,
                 own_ns: at * 10_000_000,
                 active_threads: busy as usize,
-                ..Look::default()
+                ..Totals::default()
             };
-            (0..=4).map(|at| beside.lost_ns(look(at))).last()
+            (0..=4).map(|at| interference.lost_ns(totals(at))).last()
         };
         assert_eq!(lost(2), Some(40e6));
         assert!(lost(1) < Some(20e6) && lost(1) > Some(0.0));
@@ -268,17 +268,17 @@ mod tests {
     #[test]
     fn what_can_wait_is_done_where_it_costs_the_program_nothing() {
         let after = |busy: u64, own_ns: u64| {
-            let mut beside = Interference::new(Processors::cores(2), 0.05);
-            beside.lost_ns(Look::default());
-            beside.lost_ns(after_100_ms(busy, 0));
-            beside.may_go_on(own_ns)
+            let mut interference = Interference::new(Processors::cores(2), 0.05);
+            interference.lost_ns(Totals::default());
+            interference.lost_ns(after_100_ms(busy, 0));
+            interference.may_go_on(own_ns)
         };
         assert!(after(1, 40_000_000) && !after(2, 40_000_000));
         let is_in_the_way = |busy: u64, waits: u64, own_ns: u64| {
-            let mut beside = Interference::new(Processors::cores(2), 0.05);
-            beside.lost_ns(Look::default());
-            beside.lost_ns(after_100_ms(busy, waits));
-            beside.is_in_the_way(own_ns)
+            let mut interference = Interference::new(Processors::cores(2), 0.05);
+            interference.lost_ns(Totals::default());
+            interference.lost_ns(after_100_ms(busy, waits));
+            interference.is_in_the_way(own_ns)
         };
         assert!(is_in_the_way(2, 0, 50_000_000) && !is_in_the_way(2, 0, 5_000_000));
         assert!(
@@ -286,29 +286,29 @@ mod tests {
             "two threads take turns on one"
         );
         let lacks_processors = |busy: u64, waits: u64| {
-            let mut beside = Interference::new(Processors::cores(2), 0.05);
-            beside.lost_ns(Look::default());
-            beside.lost_ns(after_100_ms(busy, waits));
-            beside.lacks_processors()
+            let mut interference = Interference::new(Processors::cores(2), 0.05);
+            interference.lost_ns(Totals::default());
+            interference.lost_ns(after_100_ms(busy, waits));
+            interference.lacks_processors()
         };
         assert!(lacks_processors(2, 0) && lacks_processors(1, 1));
         assert!(!lacks_processors(1, 0) && !lacks_processors(0, 0));
-        let mut beside_clients = Interference::new(Processors::cores(2), 0.05);
-        beside_clients.lost_ns(Look::default());
-        beside_clients.lost_ns(Look {
+        let mut with_clients = Interference::new(Processors::cores(2), 0.05);
+        with_clients.lost_ns(Totals::default());
+        with_clients.lost_ns(Totals {
             others: 1.0,
             ..after_100_ms(1, 0)
         });
-        assert!(beside_clients.is_in_the_way(50_000_000));
-        let one_thread = |waits: u64| Look {
+        assert!(with_clients.is_in_the_way(50_000_000));
+        let one_thread = |waits: u64| Totals {
             active_threads: 1,
             ..after_100_ms(1, waits)
         };
-        let is_planning_too_costly = |look: Look, own_ns: u64| {
-            let mut beside = Interference::new(Processors::cores(2), 0.05);
-            beside.lost_ns(Look::default());
-            beside.lost_ns(look);
-            beside.is_planning_too_costly(own_ns)
+        let is_planning_too_costly = |totals: Totals, own_ns: u64| {
+            let mut interference = Interference::new(Processors::cores(2), 0.05);
+            interference.lost_ns(Totals::default());
+            interference.lost_ns(totals);
+            interference.is_planning_too_costly(own_ns)
         };
         assert!(!is_planning_too_costly(one_thread(1), 50_000_000));
         assert!(is_planning_too_costly(one_thread(0), 1_000_000_000));

@@ -189,7 +189,7 @@ impl Meeting {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn tell(&self, stretch: &Stretch) -> io::Result<()> {
+    pub fn report(&self, stretch: &Stretch) -> io::Result<()> {
         let mut file = fs::OpenOptions::new()
             .create(true)
             .append(true)

@@ -139,7 +139,7 @@ pub(crate) enum PatchVisibility {
 /// Corrects windows by their samples.
 #[derive(Debug)]
 pub(crate) struct Dilation {
-    telling: PatchVisibility,
+    visibility: PatchVisibility,
     waiting: Vec<Waiting>,
     /// By kind of work and patched sites.
     pools: FxHashMap<(Work, BTreeSet<SiteId>), Pool>,
@@ -154,9 +154,9 @@ pub(crate) struct Dilation {
 
 impl Dilation {
     /// No windows yet.
-    pub(crate) fn new(telling: PatchVisibility) -> Self {
+    pub(crate) fn new(visibility: PatchVisibility) -> Self {
         Self {
-            telling,
+            visibility,
             waiting: Vec::new(),
             pools: FxHashMap::default(),
             unforeseen_ns: 0.0,
@@ -273,7 +273,7 @@ impl Dilation {
         let usually = pool.displaced_ns.keys();
         let usually = usually.filter_map(|it| self.usual_at_ns.get(it));
         let usually = usually.sum::<f64>() / self.usual_all_ns;
-        let most = match self.telling {
+        let most = match self.visibility {
             PatchVisibility::Patches => {
                 pool.in_patches_ns / pool.all_ns + (displaced - usually).max(0.0)
             }

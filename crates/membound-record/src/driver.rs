@@ -4,15 +4,15 @@
 //! earlier event can arrive; only then are addresses looked up. So a block that was freed a moment later is
 //! still found, and a block allocated later is not.
 
+mod accepting;
 mod allocation_cost;
 mod ending;
-mod look;
+mod examining;
 mod patching;
 mod pending;
 mod settle;
 mod suspect;
-mod taking;
-mod unseen;
+mod unexamined;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ use crate::world::World;
 use crate::{Blocks, Bursts, Options, Watch};
 use allocation_cost::AllocationCost;
 use pending::Pending;
-use unseen::Unseen;
+use unexamined::Unexamined;
 
 /// How long an event is held back for earlier events that arrive later.
 const DELAY_NS: u64 = 50_000_000;
@@ -135,7 +135,7 @@ pub(crate) struct Driver {
     chooser: Chooser,
     cpu_time: CpuTime,
     /// Estimates what the recorder's own CPU time costs the programs; below, the CPU time before that.
-    beside: Interference,
+    interference: Interference,
     own_before_ns: u64,
     /// CPU time that the programs have lost so far to the recorder running beside them.
     lost_beside_ns: f64,
@@ -143,7 +143,7 @@ pub(crate) struct Driver {
     others: Others,
     allocation_cost: AllocationCost,
     /// When that loss was updated last.
-    looked_beside_ns: u64,
+    interference_read_ns: u64,
     /// True while programs use all processors and have lost to the recorder as much as they may.
     in_the_way: bool,
     /// CPU time that programs lost because the kernel sets the sampling timer at each context switch.
@@ -164,7 +164,7 @@ pub(crate) struct Driver {
     covered_ns: u64,
     /// Time until which all samples have arrived.
     sampled_until_ns: u64,
-    unseen: Unseen,
+    unexamined: Unexamined,
     written_ns: u64,
     tidied_ns: u64,
     look_from: usize,
@@ -211,7 +211,7 @@ impl Driver {
             blocks: wanted(options.blocks == Blocks::On),
             bursts: wanted(options.bursts == Bursts::On),
         };
-        let telling = match meta.timer {
+        let visibility = match meta.timer {
             TimerKind::AgentTimer => PatchVisibility::Instructions,
             TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => PatchVisibility::Patches,
         };
@@ -226,7 +226,7 @@ impl Driver {
         let trials = Trials::new(line_bytes.map(u64::from));
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
-        let beside = Interference::new(Processors::here(), options.max_overhead);
+        let interference = Interference::new(Processors::here(), options.max_overhead);
         let mut gaps = gaps;
         let traffic = TrafficCounters::open(&Root::system(), clock.now_ns(), &mut gaps);
         Self {
@@ -245,21 +245,21 @@ impl Driver {
             pages: Pages::new(nodes),
             traffic,
             windows,
-            dilation: Dilation::new(telling),
+            dilation: Dilation::new(visibility),
             bursts: Collector::default(),
             iterations: IterationCounter::default(),
             watching,
             trials,
             chooser: Chooser::default(),
             cpu_time: CpuTime::default(),
-            beside,
+            interference,
             own_before_ns: cpu_time::of_this_process(),
             lost_beside_ns: 0.0,
             waited: Waited::default(),
             others: Others::here(),
             allocation_cost: AllocationCost::default(),
             in_the_way: false,
-            looked_beside_ns: 0,
+            interference_read_ns: 0,
             switching_ns: 0.0,
             in_hooks_ns: 0.0,
             read_names_at_ns: FIRST_NAMES_NS,
@@ -272,7 +272,7 @@ impl Driver {
             covered: CpuTime::default(),
             covered_ns: 0,
             sampled_until_ns,
-            unseen: Unseen::default(),
+            unexamined: Unexamined::default(),
             written_ns: 0,
             tidied_ns: 0,
             look_from: 0,
@@ -295,7 +295,7 @@ impl Driver {
                 cut_off.is_done();
                 return;
             }
-            self.turn();
+            self.iterate();
             let limit = self.options.duration.map(|limit| limit.as_nanos() as u64);
             let late = limit.is_some_and(|limit| self.clock.now_ns() >= limit);
             if late {
@@ -317,7 +317,7 @@ impl Driver {
     }
 
     /// Time until the next iteration while a window is open or opening.
-    fn window_turn(&self) -> Duration {
+    fn window_interval(&self) -> Duration {
         self.windows
             .until_look()
             .clamp(MIN_ITERATION_INTERVAL, ITERATION_INTERVAL)
@@ -325,25 +325,25 @@ impl Driver {
 
     /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
     fn wait(&mut self) {
-        let turn = if self.trials.is_trying() {
+        let interval = if self.trials.is_trying() {
             TRIAL_ITERATION_INTERVAL
         } else if self.over {
             MIN_ITERATION_INTERVAL
         } else if self.windows.is_open() {
-            self.window_turn()
+            self.window_interval()
         } else if self.remote.is_none() || self.in_the_way {
             CALM_ITERATION_INTERVAL
         } else {
             ITERATION_INTERVAL
         };
         let first = match &self.sampling {
-            Some(sampling) => sampling.batches.recv_timeout(turn),
+            Some(sampling) => sampling.batches.recv_timeout(interval),
             None => Err(RecvTimeoutError::Disconnected),
         };
         // A disconnected sampler is not waited for, but the pause stays: polling a program that is about to
         // exit without a pause would keep the kernel from releasing it.
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
-            std::thread::sleep(turn);
+            std::thread::sleep(interval);
         }
         if let Ok(batch) = first {
             self.batch(batch);
@@ -359,7 +359,7 @@ impl Driver {
     }
 
     /// One iteration: drains the inbox, processes events that are old enough, exchanges patches.
-    fn turn(&mut self) {
+    fn iterate(&mut self) {
         let reading = Reading::take();
         self.clock.refine(reading);
         let now_ns = self.clock.of_raw(reading.raw_ns);
@@ -368,20 +368,20 @@ impl Driver {
         if self.elapsed_ns.is_none() {
             self.step_windows(now_ns);
         }
-        let told = self.inbox.take();
-        self.told(told, now_ns);
+        let reports = self.inbox.take();
+        self.accept_reports(reports, now_ns);
         let most = if self.windows.is_open() {
-            SETTLED_A_MS * self.window_turn().as_millis() as usize
+            SETTLED_A_MS * self.window_interval().as_millis() as usize
         } else {
             usize::MAX
         };
-        if now_ns >= self.looked_beside_ns + INTERFERENCE_INTERVAL_NS {
-            self.look_beside(now_ns);
+        if now_ns >= self.interference_read_ns + INTERFERENCE_INTERVAL_NS {
+            self.update_interference(now_ns);
         }
-        self.look(now_ns);
+        self.examine(now_ns);
         let horizon_ns = horizon_ns(now_ns, self.sampled_until_ns);
         // A sample is matched with the blocks of its own time: events do not overtake unexamined samples.
-        let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
+        let first_ns = self.unexamined.first_ns().unwrap_or(u64::MAX);
         self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
         // In a trial held threads read the line themselves; that is no access of the program's.
         let may_begin = !self.trials.is_trying();
@@ -445,8 +445,8 @@ impl Driver {
             self.over |= world.images() > 0;
             return;
         }
-        for turn in 0..alive.len().min(LOOKED_AT) {
-            let (pid, process) = alive[(self.look_from + turn) % alive.len()];
+        for offset in 0..alive.len().min(LOOKED_AT) {
+            let (pid, process) = alive[(self.look_from + offset) % alive.len()];
             world.threads.look(process, pid, now_ns);
         }
         self.look_from = (self.look_from + LOOKED_AT) % alive.len();

@@ -23,7 +23,7 @@ impl Driver {
         self.code();
         self.loops();
         for module in &modules {
-            names::tell_unseen(module, &mut self.gaps);
+            names::note_unattributed(module, &mut self.gaps);
             let row = module.row();
             self.file.put(|writer| writer.modules(module.id, &[row]));
         }
@@ -41,10 +41,10 @@ impl Driver {
     /// for it.
     pub(crate) fn read_names(&self) {
         let modules = crate::lock(&self.world).modules.all().to_vec();
-        let mut seen = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         let mut sampled: Vec<(Arc<CodeModule>, u64)> = Vec::new();
         for (id, address) in self.sites.sampled() {
-            if seen.insert(id)
+            if visited.insert(id)
                 && let Some(module) = modules.get(id.index())
                 && module.kind == ModuleKind::File
             {

@@ -62,7 +62,7 @@ struct Line {
 #[derive(Debug, Default)]
 struct User {
     tid: u32,
-    seen: u64,
+    accesses: u64,
     stores: u64,
 }
 
@@ -124,7 +124,7 @@ impl Trials {
         line.last = Some(noted.thread);
         let user = line.threads.entry(noted.thread).or_default();
         user.tid = noted.tid;
-        user.seen += 1;
+        user.accesses += 1;
         user.stores += u64::from(noted.stores);
         if line.turns == MIN_TURNS {
             self.disputed.insert(key);
@@ -166,7 +166,7 @@ impl Trials {
     }
 
     /// Reports trials without a result, if none gave one.
-    pub(crate) fn tell(&self, gaps: &mut Gaps) {
+    pub(crate) fn report(&self, gaps: &mut Gaps) {
         if self.measured == 0 {
             let reason = "threads that use the same line slept, or did not come in time, whenever \
                           they were to be held";
@@ -280,9 +280,12 @@ impl Line {
     }
 
     fn users(&self) -> Vec<(ThreadId, u32)> {
-        let often = self.threads.iter().filter(|it| it.1.seen >= MIN_ACCESSES);
+        let often = self
+            .threads
+            .iter()
+            .filter(|it| it.1.accesses >= MIN_ACCESSES);
         let mut users: Vec<(&ThreadId, &User)> = often.collect();
-        users.sort_by_key(|(thread, user)| (std::cmp::Reverse(user.seen), **thread));
+        users.sort_by_key(|(thread, user)| (std::cmp::Reverse(user.accesses), **thread));
         users.truncate(MAX_THREADS);
         let mut users: Vec<(ThreadId, u32)> = users
             .into_iter()
@@ -370,8 +373,8 @@ impl Word {
             .map(|(span, growth)| growth / span.wall_ns.max(1) as f64)
             .collect();
         // A clock grows with time whatever the thread does.
-        let tells_time = by_clock.iter().all(|rate| (rate - 1.0).abs() < CLOCK);
-        if mean < MIN_GROWTH || tells_time {
+        let is_clock = by_clock.iter().all(|rate| (rate - 1.0).abs() < CLOCK);
+        if mean < MIN_GROWTH || is_clock {
             return None;
         }
         let uneven = |spans: &[&HeldSpan]| {

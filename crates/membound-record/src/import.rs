@@ -256,7 +256,7 @@ impl Importer {
             self.gaps.add(naming.end());
         }
         for module in &all {
-            names::tell_unseen(module, &mut self.gaps);
+            names::note_unattributed(module, &mut self.gaps);
             let row = module.row();
             let id = module.id;
             self.file.put(move |writer| writer.modules(id, &[row]));

@@ -52,21 +52,21 @@ pub(crate) struct Lost {
 /// The receiving end for all of the launcher's reports.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    told: Mutex<State>,
+    state: Mutex<State>,
     /// CPU time for [`AllocationReceiver::spent_ns`].
     spent_on_allocations_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    told: Reports,
+    reports: Reports,
     /// Number of files reported so far.
     sources: usize,
 }
 
 impl Inbox {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds CPU time that was spent on allocations.
@@ -82,7 +82,7 @@ impl Inbox {
 
     /// Fetches everything since the last call.
     pub(crate) fn take(&self) -> Reports {
-        std::mem::take(&mut self.state().told)
+        std::mem::take(&mut self.state().reports)
     }
 }
 
@@ -95,48 +95,49 @@ impl Receiver for Inbox {
     fn receive(&self, sources: &[Source], accesses: &[Access]) {
         let mut state = self.state();
         let State {
-            told,
+            reports,
             sources: known,
         } = &mut *state;
         let new = sources
             .iter()
             .skip(*known)
             .map(|source| source.path.clone());
-        told.sources.extend(new);
+        reports.sources.extend(new);
         *known = sources.len().max(*known);
-        let fit = room(told.accesses.len(), accesses.len());
-        told.accesses.extend_from_slice(&accesses[..fit]);
-        told.lost.accesses += (accesses.len() - fit) as u64;
+        let fit = room(reports.accesses.len(), accesses.len());
+        reports.accesses.extend_from_slice(&accesses[..fit]);
+        reports.lost.accesses += (accesses.len() - fit) as u64;
     }
 }
 
 impl AllocationReceiver for Inbox {
     fn begun(&self, pid: u32, since: Instant) {
-        self.state().told.begun.push((pid, since));
+        self.state().reports.begun.push((pid, since));
     }
 
     fn chain(&self, pid: u32, chain: u32, addresses: &[u64]) {
         self.state()
-            .told
+            .reports
             .chains
             .push((pid, chain, addresses.to_vec()));
     }
 
     fn receive(&self, pid: u32, events: &[AllocationEvent]) {
-        let told = &mut self.state().told;
-        let fit = room(told.allocations.len(), events.len());
-        told.allocations
+        let reports = &mut self.state().reports;
+        let fit = room(reports.allocations.len(), events.len());
+        reports
+            .allocations
             .extend(events[..fit].iter().map(|event| (pid, *event)));
-        told.lost.allocations += (events.len() - fit) as u64;
+        reports.lost.allocations += (events.len() - fit) as u64;
     }
 
     fn lost(&self, _: u32, events: u64) {
-        self.state().told.lost.allocations += events;
+        self.state().reports.lost.allocations += events;
     }
 
     fn sampled(&self, _: u32, interval_bytes: u64) {
-        let told = &mut self.state().told;
-        told.sampled_interval_bytes = told.sampled_interval_bytes.max(interval_bytes);
+        let reports = &mut self.state().reports;
+        reports.sampled_interval_bytes = reports.sampled_interval_bytes.max(interval_bytes);
     }
 
     fn spent_ns(&self) -> u64 {
@@ -146,24 +147,25 @@ impl AllocationReceiver for Inbox {
 
 impl TimerReceiver for Inbox {
     fn receive(&self, pid: u32, samples: &[TimerSample]) {
-        let told = &mut self.state().told;
-        let fit = room(told.samples.len(), samples.len());
-        told.samples
+        let reports = &mut self.state().reports;
+        let fit = room(reports.samples.len(), samples.len());
+        reports
+            .samples
             .extend(samples[..fit].iter().map(|sample| (pid, sample.clone())));
-        told.lost.samples += (samples.len() - fit) as u64;
+        reports.lost.samples += (samples.len() - fit) as u64;
     }
 
     fn lost(&self, _: u32, samples: u64) {
-        self.state().told.lost.samples += samples;
+        self.state().reports.lost.samples += samples;
     }
 
     fn covered(&self, pid: u32, cpu_ns: u64, _: u64) {
-        self.state().told.covered.insert(pid, cpu_ns);
+        self.state().reports.covered.insert(pid, cpu_ns);
     }
 
     fn refused(&self, pid: u32, thread: Option<u32>, reason: &str) {
         self.state()
-            .told
+            .reports
             .refused
             .push((pid, thread, reason.to_owned()));
     }
@@ -193,10 +195,14 @@ mod tests {
         let sources = ["a", "b"].map(|path| Source { path: path.into() });
         Receiver::receive(&inbox, &sources[..1], &[access(1), access(2)]);
         Receiver::receive(&inbox, &sources, &[access(3)]);
-        let told = inbox.take();
-        let addresses: Vec<u64> = told.accesses.iter().map(|access| access.address).collect();
+        let reports = inbox.take();
+        let addresses: Vec<u64> = reports
+            .accesses
+            .iter()
+            .map(|access| access.address)
+            .collect();
         assert_eq!(addresses, [1, 2, 3]);
-        assert_eq!(told.sources, [PathBuf::from("a"), PathBuf::from("b")]);
+        assert_eq!(reports.sources, [PathBuf::from("a"), PathBuf::from("b")]);
         Receiver::receive(&inbox, &sources, &[]);
         assert!(inbox.take().sources.is_empty());
         assert_eq!(room(MAX_WAITING - 1, 5), 1);

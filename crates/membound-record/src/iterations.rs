@@ -138,47 +138,47 @@ impl IterationCounter {
     }
 
     /// Adds a sample; a thread's samples come in time order. Stretches that end with it go into `out`.
-    pub(crate) fn sample(&mut self, seen: &LoopSample<'_>, sites: &Sites, out: &mut Vec<Laps>) {
-        let thread = self.threads.entry(seen.thread).or_default();
-        let code = seen.module.code();
-        let function = code.and_then(|code| code.function(seen.address));
-        let function = function.map(|range| (seen.module.id, range.start));
+    pub(crate) fn sample(&mut self, sample: &LoopSample<'_>, sites: &Sites, out: &mut Vec<Laps>) {
+        let thread = self.threads.entry(sample.thread).or_default();
+        let code = sample.module.code();
+        let function = code.and_then(|code| code.function(sample.address));
+        let function = function.map(|range| (sample.module.id, range.start));
         // To find a function's loops takes up to milliseconds, and most functions of a program are met once in a while.
         let stays = function.is_some() && thread.function == function;
         thread.function = function;
         let around = match code.filter(|_| stays) {
             Some(code) => Arc::clone(
                 self.around
-                    .entry(seen.leaf)
-                    .or_insert_with(|| code.loops(seen.address).into()),
+                    .entry(sample.leaf)
+                    .or_insert_with(|| code.loops(sample.address).into()),
             ),
             None => Arc::default(),
         };
-        let passed_ns = seen.t_ns.saturating_sub(thread.t_ns) as f64;
-        let worked_ns = seen.weight_ns + std::mem::take(&mut thread.in_kernel_ns);
-        let follows = seen.clear_since_ns == Some(thread.clear_since_ns)
+        let passed_ns = sample.t_ns.saturating_sub(thread.t_ns) as f64;
+        let worked_ns = sample.weight_ns + std::mem::take(&mut thread.in_kernel_ns);
+        let follows = sample.clear_since_ns == Some(thread.clear_since_ns)
             && APART.contains(&(passed_ns / worked_ns.max(1) as f64));
-        let part = seen.weight_ns as f64 / worked_ns.max(1) as f64;
+        let part = sample.weight_ns as f64 / worked_ns.max(1) as f64;
         let mut before = std::mem::take(&mut thread.open);
-        thread.t_ns = seen.t_ns;
-        thread.clear_since_ns = seen.clear_since_ns.unwrap_or(u64::MAX);
+        thread.t_ns = sample.t_ns;
+        thread.clear_since_ns = sample.clear_since_ns.unwrap_or(u64::MAX);
         let mut open = Vec::new();
-        for it in around.iter().filter(|_| seen.clear_since_ns.is_some()) {
+        for it in around.iter().filter(|_| sample.clear_since_ns.is_some()) {
             let Some(register) = it.iterations else {
                 continue;
             };
-            let value = seen.registers[usize::from(register.register)];
-            let begin = |t_ns| Stretch::begin(seen.module, it, value, t_ns);
+            let value = sample.registers[usize::from(register.register)];
+            let begin = |t_ns| Stretch::begin(sample.module, it, value, t_ns);
             let known = before
                 .iter()
-                .position(|stretch| stretch.place() == (seen.module.id, it.start));
+                .position(|stretch| stretch.place() == (sample.module.id, it.start));
             let Some(mut stretch) = known.map(|at| before.swap_remove(at)) else {
-                open.push(begin(seen.t_ns));
+                open.push(begin(sample.t_ns));
                 continue;
             };
             let iterations = register.iterations_between(stretch.value, value);
             let trust = self.loops.entry(stretch.place()).or_default();
-            if follows && stretch.add(value, seen.t_ns, iterations, part) {
+            if follows && stretch.add(value, sample.t_ns, iterations, part) {
                 trust.pairs += 1;
                 if stretch.to_ns - stretch.from_ns < MAX_STRETCH_NS {
                     open.push(stretch);
@@ -187,12 +187,18 @@ impl IterationCounter {
             } else if follows && iterations <= 0.0 {
                 trust.returns += 1;
             }
-            tell(&stretch, *trust, seen.thread, sites, out);
-            open.push(begin(seen.t_ns));
+            report(&stretch, *trust, sample.thread, sites, out);
+            open.push(begin(sample.t_ns));
         }
         for stretch in before {
             let trust = self.loops.get(&stretch.place()).copied();
-            tell(&stretch, trust.unwrap_or_default(), seen.thread, sites, out);
+            report(
+                &stretch,
+                trust.unwrap_or_default(),
+                sample.thread,
+                sites,
+                out,
+            );
         }
         thread.open = open;
     }
@@ -205,7 +211,7 @@ impl IterationCounter {
         for (thread, of_thread) in threads {
             for stretch in of_thread.open {
                 let trust = self.loops.get(&stretch.place()).copied();
-                tell(&stretch, trust.unwrap_or_default(), thread, sites, out);
+                report(&stretch, trust.unwrap_or_default(), thread, sites, out);
             }
         }
     }
@@ -213,7 +219,7 @@ impl IterationCounter {
 
 /// Appends a row for each known site of the stretch's loop, if the stretch is long enough and the loop is
 /// trusted.
-fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
+fn report(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
     if stretch.pairs < MIN_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
         return;
     }

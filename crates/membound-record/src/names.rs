@@ -137,7 +137,7 @@ pub(crate) fn nameless(frame: FrameId) -> Location {
 }
 
 /// Notes a gap if a module's code was needed and could not be decoded.
-pub(crate) fn tell_unseen(module: &CodeModule, gaps: &mut Gaps) {
+pub(crate) fn note_unattributed(module: &CodeModule, gaps: &mut Gaps) {
     if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) = (module.kind, module.why_no_code()) {
         let reason = format!("{}: {why}", module.path);
         gaps.note(Gap::UNSEEN_CODE, reason, None);

@@ -246,7 +246,7 @@ impl Recorder {
             driver.drain();
         }
         if let Some(report) = report.as_ref().filter(|_| !self.untouched) {
-            told_by(report, &mut driver);
+            copy_report(report, &mut driver);
         }
         let limit = self
             .duration
@@ -274,7 +274,7 @@ impl Recorder {
 }
 
 /// Copies the launcher's report into the run.
-fn told_by(report: &Report, driver: &mut Driver) {
+fn copy_report(report: &Report, driver: &mut Driver) {
     driver.meta.stops.clone_from(&report.stops.counts);
     driver.meta.longest_stop_ns = Some(report.stops.longest_ns);
     if let Some(reason) = &report.unpatched {

@@ -37,7 +37,7 @@ pub(crate) struct Residencies(FxHashMap<ThreadId, Vec<Residency>>);
 
 impl Residencies {
     /// Notes that a sample found a thread on a CPU.
-    pub(crate) fn seen(&mut self, thread: ThreadId, t_ns: u64, cpu: u16) {
+    pub(crate) fn note(&mut self, thread: ThreadId, t_ns: u64, cpu: u16) {
         let residencies = self.0.entry(thread).or_default();
         if let Some(residency) = residencies.last_mut()
             && residency.cpu == cpu
@@ -85,16 +85,16 @@ mod tests {
         let thread = ThreadId(3);
         let mut residencies = Residencies::default();
         assert_eq!(residencies.cpu(thread, 0), None);
-        residencies.seen(thread, ms(100), 1);
-        residencies.seen(thread, ms(700), 1);
-        residencies.seen(thread, ms(710), 2);
+        residencies.note(thread, ms(100), 1);
+        residencies.note(thread, ms(700), 1);
+        residencies.note(thread, ms(710), 2);
         assert_eq!(residencies.cpu(thread, ms(400)), Some(1));
         assert_eq!(residencies.cpu(thread, ms(60)), Some(1));
         assert_eq!(residencies.cpu(thread, ms(40)), None);
         assert_eq!(residencies.cpu(thread, ms(740)), Some(2));
         assert_eq!(residencies.cpu(thread, ms(800)), None);
         // It comes back to the same CPU after it was not seen for long.
-        residencies.seen(thread, ms(5000), 2);
+        residencies.note(thread, ms(5000), 2);
         assert_eq!(residencies.cpu(thread, ms(3000)), None);
         assert_eq!(residencies.cpu(ThreadId(4), ms(400)), None);
         residencies.tidy(ms(10_705));

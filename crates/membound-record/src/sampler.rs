@@ -103,7 +103,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn run(mut self, stop: &AtomicBool, tell: &Sender<Batch>) -> u64 {
+    fn run(mut self, stop: &AtomicBool, batches: &Sender<Batch>) -> u64 {
         loop {
             let stopping = stop.load(Ordering::Acquire);
             let waited = if stopping {
@@ -120,7 +120,7 @@ impl Reader {
             let mut batch = self.read();
             self.switch_timers();
             batch.over = over;
-            let wanted = tell.send(batch).is_ok();
+            let wanted = batches.send(batch).is_ok();
             if stopping || over || !wanted {
                 return self.sampler.counted_ns();
             }
@@ -168,7 +168,7 @@ impl Reader {
                     duty.sampled(sample.pid, sample.tid);
                     let weight_ns = (sample.period_ns as f64 * duty.factor()) as u64;
                     batch.switching_ns += weight_ns as f64 * duty.lost_part();
-                    let seen = RawSample {
+                    let sample = RawSample {
                         pid: sample.pid,
                         tid: sample.tid,
                         t_ns: t_ns(sample.t_ns),
@@ -179,7 +179,9 @@ impl Reader {
                         stack: sample.stack,
                         in_kernel: sample.mode == Mode::Kernel,
                     };
-                    batch.samples.push(world.take_seen(&seen, remote.as_ref()));
+                    batch
+                        .samples
+                        .push(world.resolve_perf_sample(&sample, remote.as_ref()));
                 }
                 PerfEvent::Counted {
                     pid,

@@ -71,7 +71,7 @@ pub(crate) struct RawSample<'a> {
 
 impl World {
     /// Resolves a raw sample. `remote` knows the trampolines of the programs.
-    pub(crate) fn take_seen(
+    pub(crate) fn resolve_perf_sample(
         &mut self,
         seen: &RawSample<'_>,
         remote: Option<&Remote>,
@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Resolves a sample that the agent took at `t_ns`.
-    pub(crate) fn take_told(
+    pub(crate) fn resolve_agent_sample(
         &mut self,
         pid: u32,
         sample: &TimerSample,
@@ -298,7 +298,7 @@ mod tests {
             stack: &[],
             in_kernel: false,
         };
-        let taken = world.take_seen(&seen, None);
+        let taken = world.resolve_perf_sample(&seen, None);
         let (module, address, bias) = taken.code.clone().unwrap();
         assert_eq!(module.kind, ModuleKind::File);
         assert_eq!(address + bias, registers.ip);
@@ -306,15 +306,15 @@ mod tests {
         let stack = world.threads.stack(taken.thread).unwrap();
         assert!(stack.contains(&(&raw const local as u64)));
         seen.in_kernel = true;
-        let kernel = world.take_seen(&seen, None);
+        let kernel = world.resolve_perf_sample(&seen, None);
         assert!(kernel.code.is_none());
         assert_ne!(kernel.leaf, taken.leaf);
         // Without registers, as in 32-bit code, it is the kernel's only where it was there.
         seen.registers = None;
-        assert_eq!(world.take_seen(&seen, None).leaf, kernel.leaf);
+        assert_eq!(world.resolve_perf_sample(&seen, None).leaf, kernel.leaf);
         seen.in_kernel = false;
-        assert_eq!(world.take_seen(&seen, None).leaf, kernel.leaf);
+        assert_eq!(world.resolve_perf_sample(&seen, None).leaf, kernel.leaf);
         seen.ip = Some(registers.ip);
-        assert_eq!(world.take_seen(&seen, None).leaf, taken.leaf);
+        assert_eq!(world.resolve_perf_sample(&seen, None).leaf, taken.leaf);
     }
 }

@@ -233,8 +233,8 @@ impl Sites {
         if let Some(known) = self.before.get(&sampled) {
             return known.clone();
         }
-        let told = self.likeliest(sampled).is_some();
-        let accesses = module.code().filter(|_| !told);
+        let is_attributed = self.likeliest(sampled).is_some();
+        let accesses = module.code().filter(|_| !is_attributed);
         let accesses = accesses.and_then(|code| code.blocks_before(address));
         let sites = accesses.map(|accesses| {
             let sites = accesses.iter();

@@ -30,19 +30,19 @@ impl Waited {
             let ids = threads::ids(&Root::system(), pid).into_iter().take(THREADS);
             ids.map(move |id| (pid, id))
         });
-        let seen: Vec<(Thread, u64)> = threads
+        let times: Vec<(Thread, u64)> = threads
             .filter_map(|(pid, id)| Some(((pid, id), Scheduled::of(pid, id)?.waited_ns)))
             .collect();
-        self.add(seen)
+        self.add(times)
     }
 
-    fn add(&mut self, seen: Vec<(Thread, u64)>) -> u64 {
+    fn add(&mut self, times: Vec<(Thread, u64)>) -> u64 {
         let before = std::mem::take(&mut self.threads);
-        for (thread, waited_ns) in &seen {
+        for (thread, waited_ns) in &times {
             let last_ns = before.get(thread).copied().unwrap_or(0);
             self.sum_ns += waited_ns.saturating_sub(last_ns);
         }
-        self.threads.extend(seen);
+        self.threads.extend(times);
         self.sum_ns
     }
 }

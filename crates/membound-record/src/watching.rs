@@ -32,8 +32,8 @@ impl Watching {
     }
 
     /// Notes an access.
-    pub(crate) fn note(&mut self, seen: watch::ObservedAccess) {
-        self.suspects.note(seen);
+    pub(crate) fn note(&mut self, sample: watch::ObservedAccess) {
+        self.suspects.note(sample);
     }
 
     /// True while watchpoints are armed.
@@ -50,10 +50,10 @@ impl Watching {
         rows: &mut Vec<Watched>,
         gaps: &mut Gaps,
     ) {
-        let mut tell = |hit: watch::Hit<'_>| rows.push(row(world, clock, remote, &hit));
+        let mut report = |hit: watch::Hit<'_>| rows.push(row(world, clock, remote, &hit));
         let stepped = self
             .patrol
-            .step(perf::now_ns(), &mut self.suspects, &mut tell);
+            .step(perf::now_ns(), &mut self.suspects, &mut report);
         if let Err(error) = stepped {
             gaps.note("watchpoints", error.to_string(), None);
         }
@@ -87,7 +87,7 @@ fn row(
     hit: &watch::Hit<'_>,
 ) -> Watched {
     let sample = &hit.sample;
-    let seen = RawSample {
+    let sample = RawSample {
         pid: sample.pid,
         tid: sample.tid,
         t_ns: clock.of_raw(sample.t_ns),
@@ -98,12 +98,12 @@ fn row(
         stack: sample.stack,
         in_kernel: false,
     };
-    let taken = crate::lock(world).take_seen(&seen, remote);
+    let resolved = crate::lock(world).resolve_perf_sample(&sample, remote);
     Watched {
-        t_ns: taken.t_ns,
-        thread: taken.thread,
+        t_ns: resolved.t_ns,
+        thread: resolved.thread,
         address: hit.point.address,
         bytes: hit.point.bytes,
-        frame: taken.leaf,
+        frame: resolved.leaf,
     }
 }

@@ -343,12 +343,12 @@ mod tests {
         // Numbers above the largest that the kernel gives, and a parent that is in the run.
         let (first, child) = (5_000_000, 5_000_001);
         let mut world = World::default();
-        let seen = world.image(first, 10);
-        assert_eq!(world.begun(first, 12), seen, "its samples came first");
+        let image = world.image(first, 10);
+        assert_eq!(world.begun(first, 12), image, "its samples came first");
         let second = world.begun(first, 20);
-        assert_ne!(second, seen);
-        assert_eq!(world.known_image(first, 15), Some(seen));
-        assert_eq!(world.row(seen).end_ns, Some(20));
+        assert_ne!(second, image);
+        assert_eq!(world.known_image(first, 15), Some(image));
+        assert_eq!(world.row(image).end_ns, Some(20));
         // One child was met before it executed another program, one was not.
         let forked = world.image(child, 30);
         world.change(forked, |row| row.parent = Some(first));

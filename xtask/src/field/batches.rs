@@ -104,6 +104,8 @@ pub(super) struct Setting<'a> {
     pub(super) membound: &'a Path,
     pub(super) machine: &'a Path,
     pub(super) count: usize,
+    /// Time after which no further batch is started.
+    pub(super) limit: Duration,
     pub(super) seed: u64,
     pub(super) rounds: usize,
 }
@@ -114,7 +116,8 @@ pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>>
     ensure!(programs.len() > 1, "fewer than two programs can be drawn");
     let mut random = Random::new(setting.seed);
     let mut rows = Vec::new();
-    while rows.len() < setting.count {
+    let start = Instant::now();
+    while rows.len() < setting.count && start.elapsed() < setting.limit {
         let batch = draw(&programs, &mut random);
         let Some(bed) = Bed::new(&batch)? else {
             continue;

@@ -50,7 +50,7 @@ impl Driver {
     /// Removes all patches, and ends sampling, trials and watchpoints.
     pub(super) fn halt(&mut self) {
         let now_ns = self.clock.now_ns();
-        self.look_beside(now_ns);
+        self.update_interference(now_ns);
         self.in_the_way = false;
         membound_launch::hold_planning(false);
         membound_launch::lack_processors(false);
@@ -65,13 +65,13 @@ impl Driver {
                 self.closed(closed);
             }
         }
-        self.trials.tell(&mut self.gaps);
+        self.trials.report(&mut self.gaps);
         if let Some(sampling) = self.sampling.take() {
             let (counted_ns, batches) = sampling.end();
             for batch in batches {
                 self.batch(batch);
             }
-            self.look_at_all();
+            self.examine_all();
             self.unsampled(counted_ns);
             self.sampled_until_ns = u64::MAX;
         }
@@ -131,9 +131,9 @@ impl Driver {
     /// Processes everything that has arrived or is still held back.
     pub(crate) fn drain(&mut self) {
         let now_ns = self.clock.now_ns();
-        let told = self.inbox.take();
-        self.told(told, now_ns);
-        self.look_at_all();
+        let reports = self.inbox.take();
+        self.accept_reports(reports, now_ns);
+        self.examine_all();
         self.settle(u64::MAX, usize::MAX);
         self.iterations.end(&self.sites, &mut self.rows.laps);
         if self.sampled_interval_bytes > 0 {

@@ -114,11 +114,11 @@ pub(super) fn now(
         .into_iter()
         .map(|(pid, _)| pid)
         .collect();
-    let mut seen = FxHashSet::default();
+    let mut processes = FxHashSet::default();
     let several = recent
         .values()
         .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
-        .any(|(_, process)| !seen.insert(*process));
+        .any(|(_, process)| !processes.insert(*process));
     Now {
         processes: pids.len(),
         t_ns: now_ns,

@@ -39,8 +39,8 @@ impl<T> Pending<T> {
     pub(super) fn take_until(&mut self, horizon_ns: u64, most: usize) -> (Vec<(u64, T)>, bool) {
         self.merge();
         let due = self.sorted.partition_point(|(t_ns, _)| *t_ns <= horizon_ns);
-        let taken = self.sorted.drain(..due.min(most)).collect();
-        (taken, due <= most)
+        let sample = self.sorted.drain(..due.min(most)).collect();
+        (sample, due <= most)
     }
 
     fn merge(&mut self) {
@@ -72,8 +72,8 @@ mod tests {
         for (t_ns, name) in [(9, "e"), (4, "f"), (12, "g")] {
             pending.push(t_ns, name);
         }
-        let (taken, all) = pending.take_until(9, usize::MAX);
-        assert_eq!(taken, [(4, "f"), (5, "d"), (9, "c"), (9, "e")]);
+        let (sample, all) = pending.take_until(9, usize::MAX);
+        assert_eq!(sample, [(4, "f"), (5, "d"), (9, "c"), (9, "e")]);
         assert!(all);
         assert_eq!(pending.take_until(11, 5), (vec![], true));
         assert_eq!(pending.take_until(u64::MAX, 5).0, [(12, "g")]);

@@ -33,9 +33,9 @@ impl Driver {
                 PendingEvent::Chained(pid, number, addresses) => {
                     self.settle_chain(pid, number, &addresses, t_ns);
                 }
-                PendingEvent::Sampled(taken, effective, clear_since_ns) => {
-                    self.count_laps(&taken, clear_since_ns);
-                    self.settle_sample(&taken, effective, clear_since_ns);
+                PendingEvent::Sampled(sample, effective, clear_since_ns) => {
+                    self.count_laps(&sample, clear_since_ns);
+                    self.settle_sample(&sample, effective, clear_since_ns);
                 }
                 PendingEvent::Accessed(access) => self.settle_access(&access, t_ns),
             }
@@ -52,7 +52,7 @@ impl Driver {
         }
         // Closed windows wait for all their samples, which arrive late where the machine is busy.
         let sampled_ns = self
-            .seen_until_ns()
+            .examined_until_ns()
             .max(horizon_ns.saturating_sub(LATEST_NS));
         let settled = self.dilation.settle(horizon_ns.min(sampled_ns));
         self.windows.spend(self.dilation.take_unforeseen());
@@ -77,15 +77,15 @@ impl Driver {
 
     fn settle_sample(
         &mut self,
-        taken: &ResolvedSample,
+        sample: &ResolvedSample,
         effective: Option<Effective>,
         clear_since_ns: Option<u64>,
     ) {
         let object = effective.and_then(|it| {
             self.objects
-                .at(&self.world, taken.process, it.address, taken.t_ns)
+                .at(&self.world, sample.process, it.address, sample.t_ns)
         });
-        let inside = match taken.patched {
+        let inside = match sample.patched {
             // Allocation hooks enter the agent whether a window is open or not.
             Patched::Agent if clear_since_ns.is_some() => Inside::Hook,
             Patched::Agent => Inside::Patch,
@@ -93,26 +93,26 @@ impl Driver {
             Patched::No => Inside::Program,
         };
         if let Some(address) = effective.filter(|it| it.exact).map(|it| it.address) {
-            self.pages.accessed(taken.process, address);
-            self.suspect_sample(taken, address);
+            self.pages.accessed(sample.process, address);
+            self.suspect_sample(sample, address);
         }
-        let waited = self.sites.likeliest(taken.leaf);
+        let waited = self.sites.likeliest(sample.leaf);
         // The agent's own thread takes no time from the program's threads.
-        if taken.owner == Owner::Program {
+        if sample.owner == Owner::Program {
             if inside == Inside::Hook {
-                self.in_hooks_ns += taken.weight_ns as f64;
+                self.in_hooks_ns += sample.weight_ns as f64;
             }
-            let at = (taken.leaf, waited);
+            let at = (sample.leaf, waited);
             self.dilation
-                .sample(taken.t_ns, at, taken.weight_ns, inside);
+                .sample(sample.t_ns, at, sample.weight_ns, inside);
         }
         self.samples += 1;
         self.rows.samples.push(Sample {
-            t_ns: taken.t_ns,
-            thread: taken.thread,
-            cpu: taken.cpu,
-            stack: taken.stack,
-            weight_ns: taken.weight_ns,
+            t_ns: sample.t_ns,
+            thread: sample.thread,
+            cpu: sample.cpu,
+            stack: sample.stack,
+            weight_ns: sample.weight_ns,
             address: effective.map(|it| it.address),
             exact: effective.is_some_and(|it| it.exact),
             object,
@@ -121,22 +121,22 @@ impl Driver {
 
     /// Compares a sample with the thread's previous one, to count loop iterations. Kernel time is only added
     /// up: the thread was inside the same loop meanwhile.
-    fn count_laps(&mut self, taken: &ResolvedSample, clear_since_ns: Option<u64>) {
-        if let Some((module, address, _)) = &taken.code {
-            let seen = iterations::LoopSample {
-                t_ns: taken.t_ns,
-                thread: taken.thread,
-                weight_ns: taken.weight_ns,
-                leaf: taken.leaf,
+    fn count_laps(&mut self, sample: &ResolvedSample, clear_since_ns: Option<u64>) {
+        if let Some((module, address, _)) = &sample.code {
+            let sample = iterations::LoopSample {
+                t_ns: sample.t_ns,
+                thread: sample.thread,
+                weight_ns: sample.weight_ns,
+                leaf: sample.leaf,
                 module,
                 address: *address,
-                registers: taken.registers.x86_64(),
-                clear_since_ns: clear_since_ns.filter(|_| taken.patched == Patched::No),
+                registers: sample.registers.x86_64(),
+                clear_since_ns: clear_since_ns.filter(|_| sample.patched == Patched::No),
             };
             self.iterations
-                .sample(&seen, &self.sites, &mut self.rows.laps);
-        } else if taken.patched == Patched::No {
-            self.iterations.in_kernel(taken.thread, taken.weight_ns);
+                .sample(&sample, &self.sites, &mut self.rows.laps);
+        } else if sample.patched == Patched::No {
+            self.iterations.in_kernel(sample.thread, sample.weight_ns);
         }
     }
 

@@ -9,8 +9,8 @@ use crate::watch::{ObservedAccess, Wrote};
 
 impl Driver {
     /// Notes the access of `address` that a sample waited for.
-    pub(super) fn suspect_sample(&mut self, taken: &ResolvedSample, address: u64) {
-        let (leaf, process, thread) = (taken.leaf, taken.process, taken.thread);
+    pub(super) fn suspect_sample(&mut self, sample: &ResolvedSample, address: u64) {
+        let (leaf, process, thread) = (sample.leaf, sample.process, sample.thread);
         let site = self
             .sites
             .likeliest(leaf)

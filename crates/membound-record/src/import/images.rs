@@ -75,7 +75,7 @@ struct Image {
 /// All processes of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Images {
-    told: FxHashMap<i32, DescribedProcess>,
+    described: FxHashMap<i32, DescribedProcess>,
     all: Vec<Image>,
     /// Process of each thread.
     process_of: FxHashMap<i32, i32>,
@@ -96,33 +96,36 @@ impl Images {
 
     /// The image of a process, if it was sampled.
     pub(super) fn known(&self, pid: i32) -> Option<ProcessId> {
-        self.told.get(&pid)?.image
+        self.described.get(&pid)?.image
     }
 
     /// The image of a process. If it is new, also the mappings that must be added to it first.
     pub(super) fn sampled(&mut self, pid: i32, t_ns: u64) -> (ProcessId, Arc<Vec<CodeMap>>) {
-        let told = self.told.entry(pid).or_insert_with(|| DescribedProcess {
-            start_ns: t_ns,
-            ..DescribedProcess::default()
-        });
-        if let Some(image) = told.image {
+        let described = self
+            .described
+            .entry(pid)
+            .or_insert_with(|| DescribedProcess {
+                start_ns: t_ns,
+                ..DescribedProcess::default()
+            });
+        if let Some(image) = described.image {
             return (image, Arc::default());
         }
         let image = ProcessId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-        told.image = Some(image);
+        described.image = Some(image);
         self.all.push(Image {
             row: Process {
                 pid: number(pid),
-                parent: told.parent,
-                path: told.path.clone(),
-                start_ns: told.start_ns.min(t_ns),
+                parent: described.parent,
+                path: described.path.clone(),
+                start_ns: described.start_ns.min(t_ns),
                 end_ns: None,
                 unpatched: None,
             },
             // Not a process that runs on this machine.
             space: Some(Box::new(Space::new(0, image))),
         });
-        (image, Arc::clone(&told.maps))
+        (image, Arc::clone(&described.maps))
     }
 
     /// Removes an image's mappings while they are being used; [`Self::put_space`] puts them back.
@@ -141,37 +144,40 @@ impl Images {
 
     /// Notes a mapping. Returns the image to which it must be added at once, if the process has one.
     pub(super) fn mapped(&mut self, pid: i32, map: &CodeMap) -> Option<ProcessId> {
-        let told = self.told.entry(pid).or_insert_with(|| DescribedProcess {
-            start_ns: map.t_ns,
-            ..DescribedProcess::default()
-        });
+        let described = self
+            .described
+            .entry(pid)
+            .or_insert_with(|| DescribedProcess {
+                start_ns: map.t_ns,
+                ..DescribedProcess::default()
+            });
         // The first mapped file is the executable.
-        if told.path.is_empty() {
-            told.path = map.path().unwrap_or_default();
-            if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
-                image.row.path.clone_from(&told.path);
+        if described.path.is_empty() {
+            described.path = map.path().unwrap_or_default();
+            if let Some(image) = described.image.and_then(|id| self.all.get_mut(id.index())) {
+                image.row.path.clone_from(&described.path);
             }
         }
-        if told.maps.len() < MAX_MAPS {
-            let shared = Arc::strong_count(&told.maps) > 1;
-            self.copied += if shared { told.maps.len() } else { 0 };
+        if described.maps.len() < MAX_MAPS {
+            let shared = Arc::strong_count(&described.maps) > 1;
+            self.copied += if shared { described.maps.len() } else { 0 };
             if !shared || self.copied < MAX_COPIED {
-                Arc::make_mut(&mut told.maps).push(map.clone());
+                Arc::make_mut(&mut described.maps).push(map.clone());
             }
         }
-        told.image
+        described.image
     }
 
     /// Notes that a process runs another program from now on.
     pub(super) fn executed(&mut self, pid: i32, t_ns: u64) {
-        let before = self.told.remove(&pid).unwrap_or_default();
+        let before = self.described.remove(&pid).unwrap_or_default();
         self.end(&before, t_ns);
-        let told = DescribedProcess {
+        let described = DescribedProcess {
             parent: before.parent,
             start_ns: t_ns,
             ..DescribedProcess::default()
         };
-        self.told.insert(pid, told);
+        self.described.insert(pid, described);
         self.process_of.insert(pid, pid);
     }
 
@@ -185,28 +191,28 @@ impl Images {
         if pid == parent_pid {
             return;
         }
-        let parent = self.told.get(&parent_pid);
-        let told = DescribedProcess {
+        let parent = self.described.get(&parent_pid);
+        let described = DescribedProcess {
             parent: Some(number(parent_pid)),
             path: parent.map(|it| it.path.clone()).unwrap_or_default(),
             start_ns: t_ns,
             maps: parent.map(|it| Arc::clone(&it.maps)).unwrap_or_default(),
             image: None,
         };
-        if let Some(before) = self.told.insert(pid, told) {
+        if let Some(before) = self.described.insert(pid, described) {
             self.end(&before, t_ns);
         }
     }
 
     /// Notes the end of a thread; the end of a process is that of its last thread.
     pub(super) fn exited(&mut self, pid: i32, t_ns: u64) {
-        if let Some(told) = self.told.get(&pid).cloned() {
-            self.end(&told, t_ns);
+        if let Some(described) = self.described.get(&pid).cloned() {
+            self.end(&described, t_ns);
         }
     }
 
-    fn end(&mut self, told: &DescribedProcess, t_ns: u64) {
-        if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
+    fn end(&mut self, described: &DescribedProcess, t_ns: u64) {
+        if let Some(image) = described.image.and_then(|id| self.all.get_mut(id.index())) {
             image.row.end_ns = Some(t_ns);
         }
     }

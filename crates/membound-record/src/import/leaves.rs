@@ -26,7 +26,7 @@ pub(super) struct Leaf {
     /// Address in the module's file.
     pub(super) address: u64,
     /// Samples of it from which the accessed address can be computed.
-    pub(super) telling: Vec<LeafSample>,
+    pub(super) samples: Vec<LeafSample>,
 }
 
 /// A sample with the program's registers.
@@ -61,14 +61,14 @@ impl OfFunction {
         for leaf in leaves {
             let found = Studied::of(function, leaf.address);
             if let Some(site) = found.likeliest() {
-                accessed.extend(leaf.telling.iter().filter_map(|telling| {
+                accessed.extend(leaf.samples.iter().filter_map(|sample| {
                     let bases = Bases {
-                        bias: telling.bias,
+                        bias: sample.bias,
                         ..Bases::default()
                     };
-                    let registers = telling.registers.x86_64();
+                    let registers = sample.registers.x86_64();
                     let it = function.effective_address(site, leaf.address, registers, bases)?;
-                    Some((telling.sample, it))
+                    Some((sample.sample, it))
                 }));
             }
             studied.push((leaf.frame, leaf.address, found));
@@ -160,7 +160,7 @@ mod tests {
             frame: FrameId(frame),
             module: Arc::clone(module),
             address,
-            telling: Vec::new(),
+            samples: Vec::new(),
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         // Backwards, and with samples that tell registers.
         let leaves = (0..4000).rev().map(|at| {
             let mut leaf = leaf(at, &module, start + u64::from(at));
-            leaf.telling.push(LeafSample {
+            leaf.samples.push(LeafSample {
                 sample: at as usize,
                 registers: Registers::from([0x10_0000; 16]),
                 bias: 0x5000,
@@ -211,7 +211,7 @@ mod tests {
                     assert_eq!(code.site(*site).as_ref(), Some(info));
                     sites += 1;
                 }
-                let told = function
+                let attributed = function
                     .accessed
                     .iter()
                     .find(|(sample, _)| *sample == frame.index());
@@ -223,7 +223,7 @@ mod tests {
                 let expected = site.and_then(|site| {
                     code.effective_address(site, *address, &[0x10_0000; 16], bases)
                 });
-                assert_eq!(told.map(|(_, it)| *it), expected);
+                assert_eq!(attributed.map(|(_, it)| *it), expected);
                 accessed += usize::from(expected.is_some());
                 leaves += 1;
             }

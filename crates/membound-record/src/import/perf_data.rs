@@ -318,16 +318,16 @@ impl Reader {
                 frame,
                 module,
                 address,
-                telling: Vec::new(),
+                samples: Vec::new(),
             });
             leaves.len() - 1
         });
-        let telling = registers.map(|registers| LeafSample {
+        let samples = registers.map(|registers| LeafSample {
             sample: self.waiting.len(),
             registers,
             bias,
         });
-        leaves[at].telling.extend(telling);
+        leaves[at].samples.extend(samples);
     }
 
     /// Decodes the queued instructions, and completes the waiting samples.

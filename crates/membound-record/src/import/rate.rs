@@ -55,7 +55,7 @@ impl Timer {
             };
         }
         let (hz, why) = clock(data, &cycles);
-        let told = format!(
+        let note = format!(
             "CPU time is computed from cycles at {:.2} GHz, {why}",
             hz / 1e9
         );
@@ -63,7 +63,7 @@ impl Timer {
             kind: TimerKind::Cycles,
             events: cycles,
             scale: 1e9 / hz,
-            note: Some(told),
+            note: Some(note),
         }
     }
 

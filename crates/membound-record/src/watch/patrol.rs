@@ -48,12 +48,12 @@ impl Patrol {
         &mut self,
         now_ns: u64,
         suspects: &mut Suspects,
-        tell: &mut dyn FnMut(Hit<'_>),
+        report: &mut dyn FnMut(Hit<'_>),
     ) -> Result<(), Error> {
         match &mut self.state {
             State::Over => return Ok(()),
             State::Watching { until_ns, .. } if now_ns < *until_ns => return Ok(()),
-            State::Watching { .. } => self.end(tell),
+            State::Watching { .. } => self.end(report),
             State::Idle => {}
         }
         if now_ns < self.next_ns {
@@ -87,10 +87,10 @@ impl Patrol {
     }
 
     /// Ends a window early, as at the end of a run, and passes its hits to `tell`.
-    pub fn end(&mut self, tell: &mut dyn FnMut(Hit<'_>)) {
+    pub fn end(&mut self, report: &mut dyn FnMut(Hit<'_>)) {
         if let State::Watching { mut points, .. } = std::mem::take(&mut self.state) {
             points.disarm();
-            self.lost += points.read(tell);
+            self.lost += points.read(report);
         }
     }
 

@@ -59,7 +59,7 @@ pub struct Suspects {
 
 #[derive(Clone, Debug, Default)]
 struct Line {
-    seen: u64,
+    accesses: u64,
     watched: u64,
     threads: Vec<Thread>,
 }
@@ -67,7 +67,7 @@ struct Line {
 #[derive(Clone, Debug)]
 struct Thread {
     tid: u32,
-    seen: u64,
+    accesses: u64,
     wrote: u64,
     /// Address, bytes, and number of accesses.
     places: Vec<(u64, u32, u64)>,
@@ -84,26 +84,26 @@ impl Suspects {
     }
 
     /// Notes an access.
-    pub fn note(&mut self, seen: ObservedAccess) {
-        let key = (seen.pid, seen.address & !(self.line_bytes - 1));
+    pub fn note(&mut self, access: ObservedAccess) {
+        let key = (access.pid, access.address & !(self.line_bytes - 1));
         if self.lines.len() >= MAX_LINES && !self.lines.contains_key(&key) {
             self.forget();
         }
         let line = self.lines.entry(key).or_default();
-        line.seen += 1;
-        let Some(thread) = line.thread(seen.tid) else {
+        line.accesses += 1;
+        let Some(thread) = line.thread(access.tid) else {
             return;
         };
-        thread.seen += 1;
-        thread.wrote += u64::from(seen.wrote == Wrote::Yes);
+        thread.accesses += 1;
+        thread.wrote += u64::from(access.wrote == Wrote::Yes);
         let known = thread
             .places
             .iter_mut()
-            .find(|(address, bytes, _)| (*address, *bytes) == (seen.address, seen.bytes));
+            .find(|(address, bytes, _)| (*address, *bytes) == (access.address, access.bytes));
         if let Some((.., count)) = known {
             *count += 1;
         } else if thread.places.len() < MAX_PLACES {
-            thread.places.push((seen.address, seen.bytes, 1));
+            thread.places.push((access.address, access.bytes, 1));
         }
     }
 
@@ -116,13 +116,13 @@ impl Suspects {
             .filter(|(_, line)| line.is_shared())
             .max_by(|(key, line), (other_key, other)| {
                 // Compares seen / (watched + 1) without division; ties in a fixed order.
-                let this = u128::from(line.seen) * u128::from(other.watched + 1);
-                let that = u128::from(other.seen) * u128::from(line.watched + 1);
+                let this = u128::from(line.accesses) * u128::from(other.watched + 1);
+                let that = u128::from(other.accesses) * u128::from(line.watched + 1);
                 this.cmp(&that).then(other_key.cmp(key))
             })?;
         line.watched += 1;
         line.threads
-            .sort_by_key(|thread| std::cmp::Reverse(thread.seen));
+            .sort_by_key(|thread| std::cmp::Reverse(thread.accesses));
         let threads = &line.threads[..line.threads.len().min(MAX_THREADS)];
         // Rank positions within each thread first: there are few watchpoints, and contention has two sides.
         let mut places: Vec<(usize, u64, u32, u64)> = Vec::new();
@@ -156,12 +156,12 @@ impl Suspects {
 
     /// Makes room: forgets the half with the fewest accesses.
     fn forget(&mut self) {
-        let mut counts: Vec<u64> = self.lines.values().map(|line| line.seen).collect();
+        let mut counts: Vec<u64> = self.lines.values().map(|line| line.accesses).collect();
         let middle = counts.len() / 2;
         let (_, &mut median, _) = counts.select_nth_unstable(middle);
         let mut spare = self.lines.len() - middle;
         self.lines.retain(|_, line| {
-            let keep = line.seen > median || spare == 0;
+            let keep = line.accesses > median || spare == 0;
             spare -= usize::from(!keep);
             keep
         });
@@ -175,7 +175,7 @@ impl Line {
         if known.is_none() && self.threads.len() < MAX_KNOWN_THREADS {
             self.threads.push(Thread {
                 tid,
-                seen: 0,
+                accesses: 0,
                 wrote: 0,
                 places: Vec::new(),
             });
@@ -193,7 +193,7 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn seen(tid: u32, address: u64, wrote: Wrote) -> ObservedAccess {
+    fn access(tid: u32, address: u64, wrote: Wrote) -> ObservedAccess {
         ObservedAccess {
             pid: 1,
             tid,
@@ -206,7 +206,7 @@ mod tests {
     fn suspects(accesses: &[(u32, u64, Wrote)]) -> Suspects {
         let mut suspects = Suspects::new(64);
         for &(tid, address, wrote) in accesses {
-            suspects.note(seen(tid, address, wrote));
+            suspects.note(access(tid, address, wrote));
         }
         suspects
     }
@@ -247,8 +247,8 @@ mod tests {
         let mut suspects = Suspects::new(64);
         for (line, times) in [(0, 30), (64, 10)] {
             for _ in 0..times {
-                suspects.note(seen(1, line, Wrote::Yes));
-                suspects.note(seen(2, line + 8, Wrote::Yes));
+                suspects.note(access(1, line, Wrote::Yes));
+                suspects.note(access(2, line + 8, Wrote::Yes));
             }
         }
         let order: Vec<u64> = (0..8)
@@ -266,7 +266,7 @@ mod tests {
     fn processes_that_end_are_forgotten_and_lines_are_bounded() {
         let mut suspects = suspects(&[(1, 64, Wrote::Yes), (2, 72, Wrote::No)]);
         for number in 0..3 * MAX_LINES as u64 {
-            suspects.note(seen(1, 4096 + number * 64, Wrote::Yes));
+            suspects.note(access(1, 4096 + number * 64, Wrote::Yes));
         }
         assert!(suspects.lines.len() <= MAX_LINES);
         assert!(

@@ -70,7 +70,7 @@ pub(crate) fn chase(args: &ChaseArgs) -> anyhow::Result<ExitCode> {
             },
         };
         meeting
-            .tell(&stretch)
+            .report(&stretch)
             .context("cannot send to the command")?;
     }
     Ok(ExitCode::SUCCESS)

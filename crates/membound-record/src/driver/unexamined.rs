@@ -11,22 +11,22 @@ use crate::sampling::ResolvedSample;
 
 /// Held samples, in the order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Unseen {
+pub(super) struct Unexamined {
     /// Each with the time since when no patch had been in the text (`None`: one was).
     samples: VecDeque<(ResolvedSample, Option<u64>)>,
     /// CPU time in all samples that have arrived.
     pub(super) came_ns: u64,
 }
 
-impl Unseen {
-    pub(super) fn push(&mut self, taken: ResolvedSample, clear_since_ns: Option<u64>) {
-        self.came_ns += taken.weight_ns;
-        self.samples.push_back((taken, clear_since_ns));
+impl Unexamined {
+    pub(super) fn push(&mut self, sample: ResolvedSample, clear_since_ns: Option<u64>) {
+        self.came_ns += sample.weight_ns;
+        self.samples.push_back((sample, clear_since_ns));
     }
 
     /// Time of the first held sample.
     pub(super) fn first_ns(&self) -> Option<u64> {
-        self.samples.front().map(|(taken, _)| taken.t_ns)
+        self.samples.front().map(|(sample, _)| sample.t_ns)
     }
 
     /// Removes the first held sample.

@@ -4,12 +4,12 @@ use membound_platform::cpu_time;
 
 use super::Driver;
 use crate::Latencies;
-use crate::budget::Look;
+use crate::budget::Totals;
 
 /// CPU time in samples before the first are examined: a younger program may end at any moment.
-const FIRST_LOOK_NS: u64 = 80_000_000;
+const FIRST_EXAMINATION_NS: u64 = 80_000_000;
 /// Time from which on samples are examined even if the program has hardly run.
-const LATEST_LOOK_NS: u64 = 1_000_000_000;
+const LATEST_FIRST_EXAMINATION_NS: u64 = 1_000_000_000;
 /// Samples that are held back at most, whatever examining them costs.
 const MAX_SAMPLES: usize = 50_000;
 /// The same for other events, which are held back behind the samples.
@@ -21,30 +21,33 @@ const ITERATION_CPU_NS: u64 = 20_000_000;
 
 impl Driver {
     /// Examines as many held samples as the program can be charged for now.
-    pub(super) fn look(&mut self, now_ns: u64) {
-        if self.unseen.len() == 0 {
+    pub(super) fn examine(&mut self, now_ns: u64) {
+        if self.unexamined.len() == 0 {
             return;
         }
-        if !self.over && self.unseen.came_ns < FIRST_LOOK_NS && now_ns < LATEST_LOOK_NS {
+        if !self.over
+            && self.unexamined.came_ns < FIRST_EXAMINATION_NS
+            && now_ns < LATEST_FIRST_EXAMINATION_NS
+        {
             return;
         }
         if !self.can_wait() && !self.in_the_way {
-            self.look_at_all();
+            self.examine_all();
             return;
         }
         let begun_ns = cpu_time::of_this_thread();
-        while cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS && self.may_look() {
-            let Some((taken, clear_since_ns)) = self.unseen.pop() else {
+        while cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS && self.may_examine() {
+            let Some((sample, clear_since_ns)) = self.unexamined.pop() else {
                 return;
             };
-            self.find_wait(taken, clear_since_ns);
+            self.find_wait(sample, clear_since_ns);
         }
     }
 
     /// Examines all held samples.
-    pub(super) fn look_at_all(&mut self) {
-        while let Some((taken, clear_since_ns)) = self.unseen.pop() {
-            self.find_wait(taken, clear_since_ns);
+    pub(super) fn examine_all(&mut self) {
+        while let Some((sample, clear_since_ns)) = self.unexamined.pop() {
+            self.find_wait(sample, clear_since_ns);
         }
     }
 
@@ -54,22 +57,22 @@ impl Driver {
         self.options.latencies == Latencies::Off && self.watching.is_none()
     }
 
-    fn may_look(&self) -> bool {
+    fn may_examine(&self) -> bool {
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         self.over
-            || self.beside.may_go_on(own_ns)
-            || self.unseen.len() > MAX_SAMPLES
+            || self.interference.may_go_on(own_ns)
+            || self.unexamined.len() > MAX_SAMPLES
             || self.pending.len() > MAX_EVENTS
     }
 
     /// Updates the programs' loss to the recorder, and holds the launcher's planning back where it is too
     /// high.
-    pub(super) fn look_beside(&mut self, now_ns: u64) {
-        self.looked_beside_ns = now_ns;
+    pub(super) fn update_interference(&mut self, now_ns: u64) {
+        self.interference_read_ns = now_ns;
         let now = super::patching::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         let pids = crate::lock(&self.world).alive().into_iter();
-        self.lost_beside_ns = self.beside.lost_ns(Look {
+        self.lost_beside_ns = self.interference.lost_ns(Totals {
             t_ns: now_ns,
             cpu_ns: now.cpu_ns,
             waited_ns: self.waited.of(pids.map(|(pid, _)| pid)),
@@ -79,9 +82,11 @@ impl Driver {
         });
         // Hold planning back only while programs run: a window can wait, but a plan that starts late would
         // not be ready before a short program ends.
-        self.in_the_way = !self.over && self.beside.is_in_the_way(own_ns);
-        membound_launch::hold_planning(!self.over && self.beside.is_planning_too_costly(own_ns));
-        membound_launch::lack_processors(!self.over && self.beside.lacks_processors());
+        self.in_the_way = !self.over && self.interference.is_in_the_way(own_ns);
+        membound_launch::hold_planning(
+            !self.over && self.interference.is_planning_too_costly(own_ns),
+        );
+        membound_launch::lack_processors(!self.over && self.interference.lacks_processors());
     }
 
     /// Number of threads that were sampled lately.
@@ -98,8 +103,11 @@ impl Driver {
     }
 
     /// Time until which all samples have arrived and were examined.
-    pub(super) fn seen_until_ns(&self) -> u64 {
-        let before_first = self.unseen.first_ns().map(|t_ns| t_ns.saturating_sub(1));
+    pub(super) fn examined_until_ns(&self) -> u64 {
+        let before_first = self
+            .unexamined
+            .first_ns()
+            .map(|t_ns| t_ns.saturating_sub(1));
         before_first.map_or(self.sampled_until_ns, |t_ns| {
             t_ns.min(self.sampled_until_ns)
         })
