@@ -167,10 +167,21 @@ pub(crate) fn remove(address: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+
+    /// All tests share the process's tables, so one uses them at a time.
+    fn exclusive_tables() -> MutexGuard<'static, ()> {
+        static TABLES: Mutex<()> = Mutex::new(());
+        TABLES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn an_inserted_address_is_removed_once() {
+        let _tables = exclusive_tables();
         assert!(prepare().is_ok());
         for step in [8, 16, 48, 4096, 1 << 20] {
             let blocks = || (1..60_000).map(move |block| 0x7f00_0000_0000 + block * step);
@@ -193,6 +204,7 @@ mod tests {
 
     #[test]
     fn the_filter_is_empty_again_when_all_blocks_are() {
+        let _tables = exclusive_tables();
         let addresses = || (0..200).map(|turn| 0x3f1_2310 + turn * FILTER_BYTES as u64 * 16);
         for address in addresses() {
             count(address, 1);
