@@ -16,8 +16,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Nice value of the threads. The kernel gives it the weight 56, and an ordinary thread 1024.
 const NICE: i32 = 13;
-/// The longest time slice that the kernel grants.
-const LONGEST_SLICE_NS: u64 = 100_000_000;
 /// Part of a processor that held work still gets: without any, a program that needs all processors for as
 /// long as it runs would never be patched.
 const HELD_PART: f64 = 1.0 / 32.0;
@@ -263,26 +261,10 @@ fn give_way() {
     lower_priority();
 }
 
-/// Sets the nice value of the calling thread to [`NICE`], and has it preempted by every ordinary thread that
-/// wakes.
+/// Sets the nice value of the calling thread to [`NICE`].
 fn lower_priority() {
     // The kernel takes process 0 for the calling thread. A refusal changes nothing.
     let _ = rustix::process::nice(NICE);
-    // Among threads of the normal policy, one that wakes preempts only threads that asked for longer slices
-    // (Linux 6.12); otherwise it waits until the next tick, 4 ms on many kernels, whatever its nice value. Older
-    // kernels ignore the slice.
-    let attr = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: rustix::process::getpriority_process(None).unwrap_or(NICE),
-        sched_priority: 0,
-        sched_runtime: LONGEST_SLICE_NS,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    // SAFETY: the kernel reads the structure; 0 means the calling thread. A refusal changes nothing.
-    let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
 #[cfg(test)]

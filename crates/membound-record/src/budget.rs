@@ -178,6 +178,11 @@ impl Interference {
         self.lost_share(own_ns) <= MAX_LOSS_BEFORE_END
     }
 
+    /// True if work on which the next patches depend may be done now: it leaves windows what is reserved for them.
+    pub(crate) fn may_prepare_windows(&self, own_ns: u64) -> bool {
+        self.lost_share(own_ns) <= MAX_SHARE_OUTSIDE_WINDOWS
+    }
+
     /// True if programs use nearly all processors and have lost as much to the recorder as they may.
     pub(crate) fn is_in_the_way(&self, own_ns: u64) -> bool {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
@@ -316,6 +321,11 @@ mod tests {
         let is_room = !is_in_the_way(1, 0, 1_000_000_000);
         assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));
+        let mut full = Interference::new(Processors::cores(2), 0.05);
+        full.lost_ns(Totals::default());
+        full.lost_ns(after_100_ms(2, 0));
+        assert!(full.may_prepare_windows(10_000_000) && !full.may_go_on(10_000_000));
+        assert!(!full.may_prepare_windows(50_000_000));
         let young = Interference::new(Processors::cores(2), 0.05);
         assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));
     }

@@ -331,7 +331,7 @@ impl Driver {
             MIN_ITERATION_INTERVAL
         } else if self.windows.is_open() {
             self.window_interval()
-        } else if self.remote.is_none() || self.in_the_way {
+        } else if self.remote.is_none() {
             CALM_ITERATION_INTERVAL
         } else {
             ITERATION_INTERVAL

@@ -59,8 +59,12 @@ impl Driver {
 
     fn may_examine(&self) -> bool {
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
+        let is_affordable = match self.can_wait() {
+            true => self.interference.may_go_on(own_ns),
+            false => self.interference.may_prepare_windows(own_ns),
+        };
         self.over
-            || self.interference.may_go_on(own_ns)
+            || is_affordable
             || self.unexamined.len() > MAX_SAMPLES
             || self.pending.len() > MAX_EVENTS
     }
