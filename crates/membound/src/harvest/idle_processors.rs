@@ -8,7 +8,7 @@ use membound_types::CpuId;
 /// Interval of the measurement: the kernel counts idle time in steps of up to 10 ms.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Number of processors that have to be idle on average for another program to be started.
-const MIN_IDLE: f64 = 0.5;
+const MIN_IDLE: f64 = 0.8;
 
 /// The processors that this process may use.
 #[derive(Debug)]
