@@ -131,18 +131,22 @@ impl Shared {
         level.max(least)
     }
 
+    /// Number of rings, and how many of them, the last ones, threads share.
+    fn ring_counts(self) -> (u32, u32) {
+        let count = |offset: usize| self.half(offset).load(Ordering::Relaxed);
+        (
+            count(offset_of!(Allocations, rings)),
+            count(offset_of!(Allocations, shared_rings)),
+        )
+    }
+
     /// The thread's ring, or one that it shares; `None` when there are none.
     fn place_of(self, thread: &Thread) -> Option<TargetRing> {
         let index = match thread.ring.load(Ordering::Relaxed) {
             0 => self.claim(thread)?,
             index => index - 1,
         };
-        let rings = self
-            .half(offset_of!(Allocations, rings))
-            .load(Ordering::Relaxed);
-        let shared = self
-            .half(offset_of!(Allocations, shared_rings))
-            .load(Ordering::Relaxed);
+        let (rings, shared) = self.ring_counts();
         Some(TargetRing {
             ring: self.ring(index),
             shared: index >= rings.saturating_sub(shared),
@@ -153,12 +157,7 @@ impl Shared {
     #[cold]
     fn claim(self, thread: &Thread) -> Option<u32> {
         let number = thread.number.load(Ordering::Relaxed);
-        let rings = self
-            .half(offset_of!(Allocations, rings))
-            .load(Ordering::Relaxed);
-        let shared = self
-            .half(offset_of!(Allocations, shared_rings))
-            .load(Ordering::Relaxed);
+        let (rings, shared) = self.ring_counts();
         let own = rings.checked_sub(shared)?;
         let owner = |index: u32| word32(self.ring(index) + offset_of!(AllocationRing, owner));
         let take = |index: u32, found: u32| {

@@ -74,8 +74,8 @@ fn determined(
     }
 }
 
-/// Shares of the edges of one block that was executed `count` times: edges of unknown count divide the
-/// remaining executions by those that their targets lack.
+/// Shares of the edges of one block that was executed `count` times. Edges whose count is unknown divide the
+/// rest of these executions among them, in proportion to the executions of each target that no known edge explains.
 fn of_block(
     taken: &[Option<f64>],
     targets: &[usize],

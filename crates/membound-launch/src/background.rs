@@ -142,9 +142,8 @@ pub fn finish_plans(limit: Duration) {
     let wait = UNFINISHED
         .changed
         .wait_timeout_while(state, limit, |state| state.plans > 0);
-    if let Ok((mut state, _)) = wait {
-        state.programs_ended = false;
-    }
+    let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+    state.programs_ended = false;
 }
 
 /// When the planning of a file begins that no program waits for.

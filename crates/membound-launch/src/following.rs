@@ -222,7 +222,7 @@ impl Following {
 
 /// Cost of a poll of the rings, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct CostOfPoll {
+struct SplitCost {
     /// The part that grows with the number of events.
     reading_ns: f64,
     /// The part that a poll costs by itself.
@@ -243,7 +243,7 @@ impl PollCost {
     /// Weight of a new value in the average.
     const NEW_PART: f64 = 0.1;
 
-    fn cost(&mut self, own_ns: f64, events: u64) -> CostOfPoll {
+    fn cost(&mut self, own_ns: f64, events: u64) -> SplitCost {
         if events == 0 {
             self.empty_ns += Self::NEW_PART * (own_ns - self.empty_ns);
         }
@@ -251,7 +251,7 @@ impl PollCost {
             true => own_ns,
             false => own_ns.min(self.empty_ns),
         };
-        CostOfPoll {
+        SplitCost {
             reading_ns: own_ns - polling_ns,
             polling_ns,
         }

@@ -5,7 +5,7 @@ use std::ops::Sub;
 
 use membound_types::CpuId;
 
-use crate::Root;
+use crate::{Root, affinity};
 
 /// Counts of the calling thread since it began, or the difference of two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,39 @@ pub fn busy_ticks(root: &Root, cpus: &[CpuId]) -> Option<u64> {
         }
     }
     sum
+}
+
+/// Reads for how long CPUs were busy, with any work.
+#[derive(Debug)]
+pub struct BusyTime {
+    root: Root,
+    cpus: Vec<CpuId>,
+    ns_per_tick: f64,
+}
+
+impl BusyTime {
+    /// Of the CPUs that the calling thread may use; the kernel's counts are read below `root`.
+    #[must_use]
+    pub fn of_allowed(root: Root) -> Self {
+        Self {
+            root,
+            cpus: affinity::allowed().unwrap_or_default(),
+            ns_per_tick: 1e9 / clock_ticks_per_second().max(1) as f64,
+        }
+    }
+
+    /// Number of the CPUs.
+    #[must_use]
+    pub const fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// Busy time of all these CPUs since the machine was started, in nanoseconds, in steps of a clock tick
+    /// (mostly 10 ms). `None` where the kernel does not report it.
+    #[must_use]
+    pub fn ns(&self) -> Option<f64> {
+        Some(busy_ticks(&self.root, &self.cpus)? as f64 * self.ns_per_tick)
+    }
 }
 
 /// Clock ticks during which `cpu` was ready to run and the hypervisor ran something else, since the

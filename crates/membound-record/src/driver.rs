@@ -68,7 +68,7 @@ const MAX_DELAY_NS: u64 = 2_000_000_000;
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Longest time between two iterations of the driver's loop.
 const ITERATION_INTERVAL: Duration = Duration::from_millis(8);
-/// The same while programs are only sampled, not patched, and while the recorder is in their way.
+/// The same while programs are only sampled, not patched.
 const CALM_ITERATION_INTERVAL: Duration = Duration::from_millis(40);
 /// Shortest time between two iterations, while a window is open or opening: the window must close in time.
 const MIN_ITERATION_INTERVAL: Duration = Duration::from_millis(1);

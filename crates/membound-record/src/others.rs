@@ -1,7 +1,7 @@
 //! Estimates how many processors programs use that are not recorded, such as the clients of a server.
 
-use membound_platform::{Root, affinity, disturb};
-use membound_types::CpuId;
+use membound_platform::Root;
+use membound_platform::disturb::BusyTime;
 
 /// Shortest interval between two readings: the kernel counts in hundredths of a second.
 const EVERY_NS: u64 = 100_000_000;
@@ -9,8 +9,7 @@ const EVERY_NS: u64 = 100_000_000;
 /// Compares the processors' busy time with that of the recorded programs.
 #[derive(Debug)]
 pub(crate) struct Others {
-    cpus: Vec<CpuId>,
-    ns_per_tick: f64,
+    busy: BusyTime,
     /// Last reading in nanoseconds: time, busy time of the processors, and recorded programs' and recorder's
     /// part of it.
     last: Option<(u64, f64, u64)>,
@@ -22,8 +21,7 @@ impl Others {
     /// For the processors that this process may use.
     pub(crate) fn here() -> Self {
         Self {
-            cpus: affinity::allowed().unwrap_or_default(),
-            ns_per_tick: 1e9 / disturb::clock_ticks_per_second().max(1) as f64,
+            busy: BusyTime::of_allowed(Root::system()),
             last: None,
             processors: 0.0,
         }
@@ -35,8 +33,8 @@ impl Others {
         let is_due = self
             .last
             .is_none_or(|(last_ns, ..)| t_ns >= last_ns + EVERY_NS);
-        if is_due && let Some(ticks) = disturb::busy_ticks(&Root::system(), &self.cpus) {
-            self.look(t_ns, ticks as f64 * self.ns_per_tick, known_ns);
+        if is_due && let Some(busy_ns) = self.busy.ns() {
+            self.look(t_ns, busy_ns, known_ns);
         }
         self.processors
     }

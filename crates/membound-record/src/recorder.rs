@@ -336,21 +336,24 @@ fn unpatched(gaps: &mut Gaps, reason: &str) {
 /// Options with a period, and the CPU time in nanoseconds that one of perf's samples costs the sampled thread:
 /// 0 where perf may not sample.
 fn with_period(mut options: Options) -> (Options, f64) {
-    let cost_ns = match options.timer {
+    let sample_ns = match options.timer {
         TimerChoice::Agent => None,
         TimerChoice::Auto | TimerChoice::Perf => perf::sample_cost_ns(&config(&options)),
-    };
+    }
+    .unwrap_or(0.0);
     // A harvest that begins in place waits for the plan that these samples are for.
     if options.period.is_none() && options.harvest.is_none() {
-        let affordable = sample_period::affordable(cost_ns.unwrap_or(0.0), options.max_overhead);
-        options.period = Some(affordable);
+        options.period = Some(sample_period::affordable(sample_ns, options.max_overhead));
     }
-    (options, cost_ns.unwrap_or(0.0))
+    (options, sample_ns)
+}
+
+fn period(options: &Options) -> Duration {
+    options.period.unwrap_or(MIN_PERIOD)
 }
 
 fn period_ns(options: &Options) -> u64 {
-    let period = options.period.unwrap_or(MIN_PERIOD);
-    u64::try_from(period.as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(period(options).as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn config(options: &Options) -> perf::Config {
@@ -465,7 +468,12 @@ impl Parts {
             gaps,
             nodes,
             costs: Costs {
-                sample_ns,
+                // The cost of the agent's own samples is not known.
+                sample_ns: if timer == TimerKind::CpuClock {
+                    sample_ns
+                } else {
+                    0.0
+                },
                 own_cpu_before_ns,
             },
         })
@@ -505,7 +513,7 @@ impl Parts {
                     receiver: Arc::clone(&receiver) as Arc<dyn AllocationReceiver>,
                 }),
             timers: (self.meta.timer == TimerKind::AgentTimer).then(|| membound_launch::Timers {
-                period: options.period.unwrap_or(MIN_PERIOD),
+                period: period(options),
                 receiver: receiver as Arc<dyn TimerReceiver>,
             }),
             harvest: options.harvest.clone(),

@@ -14,7 +14,7 @@ pub(crate) struct Now {
     pub(crate) t_ns: u64,
     /// CPU time of all programs, in nanoseconds.
     pub(crate) cpu_ns: u64,
-    /// Number of processes, each of which an exchange of patches wakes.
+    /// Number of running processes. An exchange of patches wakes all of them.
     pub(crate) processes: usize,
     /// Whether several threads of one process run concurrently, so that plain counters miss executions.
     pub(crate) threads: Threads,

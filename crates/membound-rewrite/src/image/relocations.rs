@@ -64,8 +64,8 @@ impl<'data> Relocations<'data> {
         }
     }
 
-    /// Unpacks `DT_RELR`: an even word is the address of a pointer; an odd word is a bitmap of which
-    /// of the next 63 words are pointers. The pointers' values are in the words themselves.
+    /// Unpacks `DT_RELR`: an even word is the address of a pointer. An odd word is a bitmap: bit n is set if
+    /// the n-th word behind the last address is a pointer. The file holds the pointers' values at their addresses.
     fn unpack(&mut self, layout: &Layout<'_>) {
         let mut next = 0_u64;
         for Relr64(entry) in

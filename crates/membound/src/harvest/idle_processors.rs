@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use membound_platform::{Root, affinity, disturb};
-use membound_types::CpuId;
+use membound_platform::Root;
+use membound_platform::disturb::BusyTime;
 
 /// Interval of the measurement: the kernel counts idle time in steps of up to 10 ms.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -13,22 +13,18 @@ const MIN_IDLE: f64 = 0.8;
 /// The processors that this process may use.
 #[derive(Debug)]
 pub(super) struct IdleProcessors {
-    root: Root,
-    cpus: Vec<CpuId>,
-    ns_per_tick: f64,
-    /// Begin of the interval, and clock ticks for which the processors had been busy until then.
-    begun: (Instant, Option<u64>),
+    busy: BusyTime,
+    /// Begin of the interval, and nanoseconds for which the processors had been busy until then.
+    begun: (Instant, Option<f64>),
 }
 
 impl IdleProcessors {
     /// Begins the first interval; the kernel's counts are read below `root`.
     pub(super) fn below(root: Root) -> Self {
-        let cpus = affinity::allowed().unwrap_or_default();
+        let busy = BusyTime::of_allowed(root);
         Self {
-            begun: (Instant::now(), disturb::busy_ticks(&root, &cpus)),
-            root,
-            ns_per_tick: 1e9 / disturb::clock_ticks_per_second().max(1) as f64,
-            cpus,
+            begun: (Instant::now(), busy.ns()),
+            busy,
         }
     }
 
@@ -39,14 +35,11 @@ impl IdleProcessors {
         if passed < INTERVAL {
             return false;
         }
-        let now = disturb::busy_ticks(&self.root, &self.cpus);
-        let (_, before) = std::mem::replace(&mut self.begun, (Instant::now(), now));
-        match (before, now) {
-            (Some(before), Some(now)) => {
-                let busy_ns = now.saturating_sub(before) as f64 * self.ns_per_tick;
-                self.cpus.len() as f64 - busy_ns / passed.as_nanos() as f64 >= MIN_IDLE
-            }
-            _ => false,
-        }
+        let now_ns = self.busy.ns();
+        let (_, before_ns) = std::mem::replace(&mut self.begun, (Instant::now(), now_ns));
+        before_ns.zip(now_ns).is_some_and(|(before_ns, now_ns)| {
+            let busy = (now_ns - before_ns).max(0.0) / passed.as_nanos() as f64;
+            self.busy.cpus() as f64 - busy >= MIN_IDLE
+        })
     }
 }

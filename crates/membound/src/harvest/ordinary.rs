@@ -133,10 +133,11 @@ impl Processes {
             started.poll();
             self.learned.extend(started.learn());
         }
-        while !self.waiting.is_empty() && self.may_start() {
-            let next = self.waiting.pop_front();
-            let begun = next.map(|it| begin(it, self.beside_command));
-            self.started.extend(begun);
+        while !self.waiting.is_empty()
+            && self.may_start()
+            && let Some(next) = self.waiting.pop_front()
+        {
+            self.started.push(begin(next, self.beside_command));
         }
         self.running() == 0 && self.waiting.is_empty()
     }
