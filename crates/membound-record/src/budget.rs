@@ -26,6 +26,9 @@ const MAX_SHARE_OUTSIDE_WINDOWS: f64 = 0.75;
 /// Share of the earned budget that may be lost before work that can wait until the programs have ended is put
 /// off. Samples themselves take about as much again.
 const MAX_LOSS_BEFORE_END: f64 = 0.3;
+/// Share of the earned budget that examining samples may use up whatever else has been spent. Without it, a
+/// recording whose start cost more than it may would find out nothing for a long time.
+const MIN_SHARE_OF_SAMPLES: f64 = 0.2;
 /// Share of the recorder's CPU time that programs lose, above which they count as using nearly all
 /// processors.
 const IN_THE_WAY: f64 = 0.5;
@@ -183,6 +186,12 @@ impl Interference {
         self.lost_share(own_ns) <= MAX_SHARE_OUTSIDE_WINDOWS
     }
 
+    /// True if samples, which have used `examined_ns` of CPU time so far, have not used what is theirs alone.
+    pub(crate) fn is_reserved_for_samples(&self, examined_ns: u64) -> bool {
+        let cpu_ns = self.last.unwrap_or_default().cpu_ns;
+        (examined_ns as f64) < MIN_SHARE_OF_SAMPLES * earned_ns(self.share, cpu_ns)
+    }
+
     /// True if programs use nearly all processors and have lost as much to the recorder as they may.
     pub(crate) fn is_in_the_way(&self, own_ns: u64) -> bool {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
@@ -326,6 +335,8 @@ mod tests {
         full.lost_ns(after_100_ms(2, 0));
         assert!(full.may_prepare_windows(10_000_000) && !full.may_go_on(10_000_000));
         assert!(!full.may_prepare_windows(50_000_000));
+        assert!(full.is_reserved_for_samples(2_000_000));
+        assert!(!full.is_reserved_for_samples(10_000_000));
         let young = Interference::new(Processors::cores(2), 0.05);
         assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));
     }

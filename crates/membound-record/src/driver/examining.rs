@@ -36,11 +36,13 @@ impl Driver {
             return;
         }
         let begun_ns = cpu_time::of_this_thread();
+        let before_ns = self.unexamined.examined_ns;
         while cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS && self.may_examine() {
             let Some((sample, clear_since_ns)) = self.unexamined.pop() else {
                 return;
             };
             self.find_wait(sample, clear_since_ns);
+            self.unexamined.examined_ns = before_ns + cpu_time::of_this_thread() - begun_ns;
         }
     }
 
@@ -65,6 +67,9 @@ impl Driver {
         };
         self.over
             || is_affordable
+            || self
+                .interference
+                .is_reserved_for_samples(self.unexamined.examined_ns)
             || self.unexamined.len() > MAX_SAMPLES
             || self.pending.len() > MAX_EVENTS
     }

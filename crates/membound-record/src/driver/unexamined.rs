@@ -16,6 +16,8 @@ pub(super) struct Unexamined {
     samples: VecDeque<(ResolvedSample, Option<u64>)>,
     /// CPU time in all samples that have arrived.
     pub(super) came_ns: u64,
+    /// CPU time that examining samples took while it was limited.
+    pub(super) examined_ns: u64,
 }
 
 impl Unexamined {
