@@ -1,7 +1,9 @@
 //! Collects the accesses of threads to each cache line.
 
 use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
+use rustc_hash::FxHashMap;
 
+use crate::decoding::{Functions, is_stored_back};
 use crate::machine::Machine;
 use crate::recorded_accesses::RecordedAccesses;
 use crate::tally::Waits;
@@ -17,6 +19,7 @@ pub(crate) struct Observation {
     /// Offset behind the last byte.
     pub to: u32,
     pub loads: bool,
+    /// True also of a load where the thread always stores next: samples seldom meet the store.
     pub stores: bool,
     pub object: Option<ObjectId>,
     pub basis: Basis,
@@ -59,6 +62,7 @@ pub(crate) struct Line {
 /// Lines with at least `threshold` accesses by each of at least two threads.
 pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
     let run = sources.run;
+    let mut stores_back = StoresBack::new(run);
     let line_bytes = u64::from(sources.machine.line_bytes);
     let accesses = run.accesses.iter().zip(0_u32..).map(|(access, index)| {
         let process = run.threads[access.thread.index()].process;
@@ -90,6 +94,9 @@ pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
                 .iter()
                 .filter_map(|&(_, _, index, source)| observation(sources, address, index, source))
                 .collect();
+            for one in &mut observations {
+                one.stores = one.stores || stores_back.at(one.site);
+            }
             let mut threads: Vec<ThreadId> = observations.iter().map(|one| one.thread).collect();
             threads.sort_unstable();
             let often = threads
@@ -106,6 +113,31 @@ pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
             })
         })
         .collect()
+}
+
+/// Sites whose loaded value is stored back.
+struct StoresBack<'a> {
+    run: &'a RunData,
+    functions: Functions<'a>,
+    known: FxHashMap<SiteId, bool>,
+}
+
+impl<'a> StoresBack<'a> {
+    fn new(run: &'a RunData) -> Self {
+        Self {
+            run,
+            functions: Functions::new(run),
+            known: FxHashMap::default(),
+        }
+    }
+
+    fn at(&mut self, site: SiteId) -> bool {
+        *self.known.entry(site).or_insert_with(|| {
+            let frame = &self.run.frames[self.run.sites[site.index()].frame.index()];
+            let module = frame.module;
+            module.is_some_and(|module| is_stored_back(&self.functions, module, frame.address))
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

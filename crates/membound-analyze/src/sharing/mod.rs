@@ -7,6 +7,7 @@ mod findings;
 mod judge;
 mod selected;
 mod trials;
+mod waiting_loops;
 
 pub(crate) use contention::ContendedLines;
 pub(crate) use findings::{Sharing, sharing};

@@ -6,13 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_run::{Hold, RunData, ThreadId};
+use membound_run::{FrameId, Hold, RunData, ThreadId};
 use membound_types::{Figure, SharedLine};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::evidence::Line;
+use super::waiting_loops::waits_at;
 use crate::context::Context;
+use crate::decoding::Functions;
 use crate::places::FunctionId;
-use crate::sharing::evidence::Line;
 
 /// Half of the fewest spans, of both kinds together, that a thread must have.
 const MIN_SPANS: usize = 4;
@@ -29,6 +31,9 @@ const TRIAL_ERROR: f64 = 0.01;
 /// contention.
 const COURSE_ERROR: f64 = 0.03;
 
+/// Share of the time in which a thread contends from which on it counts as waiting for the others, if it spends
+/// that in loops that only wait.
+const MIN_WAITING_SHARE: f64 = 0.5;
 /// Largest difference between the savings of two threads that is attributed to chance.
 const MAX_CHANCE_DIFFERENCE: f64 = 0.25;
 
@@ -76,7 +81,19 @@ pub(crate) struct Cost {
     pub time_ns: f64,
     /// End of the last interval in which it contended, in nanoseconds since the run began.
     pub end_ns: f64,
+    /// True if it only waits for the others meanwhile, and ends when they do.
+    pub waits: bool,
     pub spans: u64,
+}
+
+/// Time in which a thread contends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Contending {
+    /// CPU time in nanoseconds, and the part of it in loops that only wait.
+    time_ns: f64,
+    waiting_ns: f64,
+    /// End of the last such interval, in nanoseconds since the run began.
+    end_ns: f64,
 }
 
 /// Results of all trials of a run.
@@ -132,11 +149,16 @@ impl Trials {
         }
         let times = time_together(context, lines, users);
         let costs = shares.into_iter().map(|(thread, (share, spans))| {
-            let (time_ns, end_ns) = times.get(&thread).copied().unwrap_or_default();
+            let Contending {
+                time_ns,
+                waiting_ns,
+                end_ns,
+            } = times.get(&thread).copied().unwrap_or_default();
             let cost = Cost {
                 share,
                 time_ns,
                 end_ns,
+                waits: waiting_ns > MIN_WAITING_SHARE * time_ns,
                 spans,
             };
             (thread, cost)
@@ -234,13 +256,12 @@ fn variance_of_mean(values: &[f64]) -> f64 {
     squares / (count * (count - 1.0)) / (mean * mean)
 }
 
-/// By thread: CPU time in nanoseconds in which it and another of `users` were in code that uses `lines`,
-/// and the end of the last such interval.
+/// By thread: the time in which it and another of `users` were in code that uses `lines`.
 fn time_together(
     context: &Context<'_>,
     lines: &[&Line],
     users: &BTreeSet<ThreadId>,
-) -> BTreeMap<ThreadId, (f64, f64)> {
+) -> BTreeMap<ThreadId, Contending> {
     let run = context.run;
     let observations = lines.iter().flat_map(|line| &line.observations);
     let functions: BTreeSet<FunctionId> = observations
@@ -255,25 +276,39 @@ fn time_together(
         let inside = functions.contains(&context.places.function_of(stack.frame));
         uses.push(inside || called);
     }
-    let mut bins: BTreeMap<u64, BTreeMap<ThreadId, u64>> = BTreeMap::new();
+    let decoded = Functions::new(run);
+    let mut waiting: FxHashMap<FrameId, bool> = FxHashMap::default();
+    let mut waits = |frame: FrameId| {
+        *waiting.entry(frame).or_insert_with(|| {
+            let at = &run.frames[frame.index()];
+            at.module
+                .is_some_and(|module| waits_at(&decoded, module, at.address))
+        })
+    };
+    let mut bins: BTreeMap<u64, BTreeMap<ThreadId, (u64, u64)>> = BTreeMap::new();
     for sample in &run.samples {
         if users.contains(&sample.thread) && uses[sample.stack.index()] {
             let bin = bins.entry(sample.t_ns / BIN_NS).or_default();
-            *bin.entry(sample.thread).or_default() += sample.weight_ns;
+            let (all_ns, waiting_ns) = bin.entry(sample.thread).or_default();
+            *all_ns += sample.weight_ns;
+            if waits(run.stacks[sample.stack.index()].frame) {
+                *waiting_ns += sample.weight_ns;
+            }
         }
     }
-    let mut times: BTreeMap<ThreadId, (f64, f64)> = BTreeMap::new();
+    let mut times: BTreeMap<ThreadId, Contending> = BTreeMap::new();
     for (bin, threads) in bins {
         if threads.len() < 2 {
             continue;
         }
-        for (thread, weight_ns) in threads {
+        for (thread, (all_ns, waiting_ns)) in threads {
             let time = times.entry(thread).or_default();
             let of_thread = context.times.thread(thread);
             // Scale samples to the kernel's count of CPU time, which includes time without samples.
             let scale = of_thread.cpu_ns as f64 / (of_thread.sampled_ns as f64).max(1.0);
-            time.0 += weight_ns as f64 * scale.max(1.0);
-            time.1 = ((bin + 1) * BIN_NS) as f64;
+            time.time_ns += all_ns as f64 * scale.max(1.0);
+            time.waiting_ns += waiting_ns as f64 * scale.max(1.0);
+            time.end_ns = ((bin + 1) * BIN_NS) as f64;
         }
     }
     times
@@ -285,7 +320,8 @@ fn time_together(
 /// when the last of the threads ends, which gives the lower bound of the saving; the upper bound is the
 /// saving of the thread that is slowed down most. If the two are close, it is mostly chance which thread is
 /// slowed down more, and their middle is reported. If not, one thread loses little, and the other, which
-/// may only poll, makes nothing end sooner: the lower bound is reported.
+/// may only wait, makes nothing end sooner: the lower bound is reported. Threads that are known to wait for
+/// the others make nothing end sooner or later.
 pub(crate) fn saved(
     elapsed_ns: f64,
     stretch: f64,
@@ -293,15 +329,19 @@ pub(crate) fn saved(
     part: impl Fn(ThreadId) -> f64,
 ) -> (f64, Share) {
     let elapsed_ns = elapsed_ns / stretch;
+    let all_wait = costs.values().all(|cost| cost.waits);
+    let decides = |cost: &Cost| all_wait || !cost.waits;
+    let slowed_ns = |of: fn(&Share) -> f64, thread: &ThreadId, cost: &Cost| {
+        of(&cost.share) * cost.time_ns * part(*thread)
+    };
     let slowed = |of: fn(&Share) -> f64| -> Vec<(f64, f64)> {
-        let of_thread = costs.iter().map(|(thread, cost)| {
-            let ns = of(&cost.share) * cost.time_ns * part(*thread);
-            (cost.end_ns / stretch, ns)
-        });
+        let deciding = costs.iter().filter(|(_, cost)| decides(cost));
+        let of_thread =
+            deciding.map(|(thread, cost)| (cost.end_ns / stretch, slowed_ns(of, thread, cost)));
         of_thread.collect()
     };
-    let ends = costs.values().map(|cost| cost.end_ns / stretch);
-    let end = ends.fold(0.0, f64::max);
+    let ends = costs.values().filter(|cost| decides(cost));
+    let end = ends.map(|cost| cost.end_ns / stretch).fold(0.0, f64::max);
     let least = |of: fn(&Share) -> f64| {
         let ends = slowed(of).into_iter().map(|(end, ns)| end - ns);
         (end - ends.fold(0.0, f64::max)) / elapsed_ns.max(1.0)
@@ -321,7 +361,10 @@ pub(crate) fn saved(
         low: (least(|share| share.low) - COURSE_ERROR).clamp(0.0, 1.0),
         high: (most(|share| share.high) + COURSE_ERROR).clamp(0.0, 1.0),
     };
-    let cpu_ns = slowed(value).into_iter().map(|(_, ns)| ns).sum();
+    let costs = costs.iter();
+    let cpu_ns = costs
+        .map(|(thread, cost)| slowed_ns(value, thread, cost))
+        .sum();
     (cpu_ns, share)
 }
 
@@ -393,6 +436,7 @@ mod tests {
             share: share(value),
             time_ns: 600.0,
             end_ns,
+            waits: false,
             spans: 20,
         };
         let costs = BTreeMap::from([
@@ -426,6 +470,13 @@ mod tests {
         let (_, polled) = saved(600.0, 1.0, &poller, |_| 1.0);
         assert!((polled.value - 0.05).abs() < 1e-9, "{polled:?}");
         assert!(polled.low < 0.05 && polled.high > 0.8);
+        let mut known = poller;
+        for cost in known.values_mut() {
+            cost.waits = cost.share.value < 0.1;
+        }
+        let (_, waited_for) = saved(600.0, 1.0, &known, |_| 1.0);
+        assert!((waited_for.value - 0.8).abs() < 1e-9, "{waited_for:?}");
+        assert!(waited_for.low > 0.7, "{waited_for:?}");
         let (_, none) = saved(1000.0, 1.0, &costs, |_| 0.0);
         assert_eq!((none.value, none.low), (0.0, 0.0));
     }
