@@ -128,6 +128,10 @@ fn text(entries: &[Entry], runs: &[Kept]) -> String {
     out
 }
 
+fn between([low, high]: [f64; 2]) -> String {
+    format!("[{:.0}, {:.0}]", low * 100.0, high * 100.0)
+}
+
 /// The cells of an entry's row: findings of a profile of everything, and the truth.
 fn said(row: &Row) -> Vec<String> {
     let recorded = row.recorded.as_ref();
@@ -148,9 +152,7 @@ fn said(row: &Row) -> Vec<String> {
             },
             |share| percent(share[0]),
         ),
-        share.map_or_else(String::new, |[_, low, high]| {
-            format!("[{:.0}, {:.0}]", low * 100.0, high * 100.0)
-        }),
+        share.map_or_else(String::new, |[_, low, high]| between([low, high])),
         recorded
             .and_then(|it| it.unknown)
             .map_or_else(String::new, percent),
@@ -165,9 +167,17 @@ fn said(row: &Row) -> Vec<String> {
         },
         row.error
             .map_or_else(String::new, |error| format!("{:.1}", error * 100.0)),
-        row.savings()
-            .map_or_else(String::new, |(promised, _)| percent(promised)),
-        row.saved.map_or_else(String::new, percent),
+        row.savings().map_or_else(String::new, |it| {
+            format!(
+                "{} {}",
+                percent(it.predicted),
+                between(it.predicted_interval)
+            )
+        }),
+        row.saved.map_or_else(String::new, |saved| {
+            let interval = row.saved_interval.map_or_else(String::new, between);
+            format!("{} {interval}", percent(saved))
+        }),
         top(recorded.and_then(|it| it.top_line.as_ref())),
         top(recorded.and_then(|it| it.top_object.as_ref())),
         short(missing.first().map_or("", String::as_str), 80),

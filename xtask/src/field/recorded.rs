@@ -25,6 +25,9 @@ pub(crate) struct Recorded {
     pub(crate) advice: Option<String>,
     /// Largest saving that a finding predicts.
     pub(crate) predicted_gain: Option<f64>,
+    /// Its interval.
+    #[serde(default)]
+    pub(crate) predicted_interval: Option<[f64; 2]>,
     /// Missing tables with reasons, except missing debug information.
     pub(crate) missing: Vec<String>,
     /// The document's figures of its own cost.
@@ -48,6 +51,7 @@ impl Recorded {
         };
         let line = largest(&document["lines"]);
         let overhead = &document["overhead"];
+        let gain = gain(document);
         Self {
             share: numbers(["fraction", "low", "high"]),
             unknown: bound["unknown"].as_f64(),
@@ -56,7 +60,8 @@ impl Recorded {
             top_object: largest(&document["objects"]).map(|row| (named(row), stall(row))),
             longest_stop_ms: longest_stop(overhead),
             advice: document["findings"][0]["text"].as_str().map(str::to_owned),
-            predicted_gain: gain(document),
+            predicted_gain: gain.map(|(value, _)| value),
+            predicted_interval: gain.and_then(|(_, interval)| interval),
             missing: missing(document),
             overhead: overhead.clone(),
             samples: document["run"]["samples"].as_f64(),
@@ -97,19 +102,21 @@ fn longest_stop(overhead: &Value) -> Option<f64> {
     .find_map(|(value, to_ms)| Some(value.as_f64()? * to_ms))
 }
 
-/// The largest predicted saving; a figure that was not measured has no number.
-fn gain(document: &Value) -> Option<f64> {
+/// The largest predicted saving with its interval; a figure that was not measured has no number.
+fn gain(document: &Value) -> Option<(f64, Option<[f64; 2]>)> {
     let rows = [&document["findings"], &document["false_sharing"]];
     rows.into_iter()
         .filter_map(Value::as_array)
         .flatten()
         .filter_map(|row| {
             let gain = &row["predicted_gain"];
-            gain.as_f64()
-                .or_else(|| gain["value"].as_f64())
-                .or_else(|| gain["measured"]["value"].as_f64())
+            let measured = &gain["measured"];
+            let figure = if measured.is_object() { measured } else { gain };
+            let value = figure.as_f64().or_else(|| figure["value"].as_f64())?;
+            let ends = figure["low"].as_f64().zip(figure["high"].as_f64());
+            Some((value, ends.map(<[f64; 2]>::from)))
         })
-        .max_by(f64::total_cmp)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))
 }
 
 fn missing(document: &Value) -> Vec<String> {

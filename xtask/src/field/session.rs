@@ -117,6 +117,9 @@ pub(crate) struct Row {
     /// Share of its time that the repaired build saves: see [`super::truth::saved`].
     #[serde(default)]
     pub(crate) saved: Option<f64>,
+    /// Interval of that share.
+    #[serde(default)]
+    pub(crate) saved_interval: Option<[f64; 2]>,
     /// Whether the profile names the expected function and object.
     pub(crate) expected: Option<bool>,
     pub(crate) trouble: Option<String>,
@@ -124,11 +127,27 @@ pub(crate) struct Row {
 
 impl Row {
     /// Saving that the profile predicts, and saving of the repaired build, at least 0.
-    pub(crate) fn savings(&self) -> Option<(f64, f64)> {
+    pub(crate) fn savings(&self) -> Option<Savings> {
         let recorded = self.recorded.as_ref()?;
-        let promised = recorded.predicted_gain.unwrap_or(0.0);
-        Some((promised, self.saved?.max(0.0)))
+        let predicted = recorded.predicted_gain.unwrap_or(0.0);
+        let saved = self.saved?.max(0.0);
+        let saved_interval = self.saved_interval.unwrap_or([saved; 2]);
+        Some(Savings {
+            predicted,
+            predicted_interval: recorded.predicted_interval.unwrap_or([predicted; 2]),
+            saved,
+            saved_interval: saved_interval.map(|it| it.max(0.0)),
+        })
     }
+}
+
+/// A predicted saving, and what a repaired build saved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Savings {
+    pub(crate) predicted: f64,
+    pub(crate) predicted_interval: [f64; 2],
+    pub(crate) saved: f64,
+    pub(crate) saved_interval: [f64; 2],
 }
 
 /// An entry's rows, and the runs from which they were computed.
@@ -218,7 +237,10 @@ pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<
     let rows = with
         .iter()
         .map(|(mode, runs)| Row {
-            saved: saving.filter(|_| *mode == Mode::All),
+            saved: saving.filter(|_| *mode == Mode::All).map(|it| it.median),
+            saved_interval: saving
+                .filter(|_| *mode == Mode::All)
+                .map(|it| [it.low, it.high]),
             ..row(entry, *mode, &alone, runs, truth.as_ref())
         })
         .collect();
@@ -582,6 +604,7 @@ fn row(
         held: judged.and_then(|truth| Some(truth.is_held_by(share?))),
         error: judged.and_then(|truth| Some(truth.error_of(share?))),
         saved: None,
+        saved_interval: None,
         recorded,
         trouble,
     }

@@ -11,6 +11,7 @@ use membound_model::stats::median;
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Truth, number};
+use super::statistics::Interval;
 
 /// Maximum cost of an access that misses the last-level cache: a DRAM latency with a walk of the
 /// page table, in nanoseconds.
@@ -121,9 +122,9 @@ pub(crate) fn band(
     }
 }
 
-/// Share of its time that the repaired build saves, negative if it takes longer; `None` without
-/// such a build.
-pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Option<f64> {
+/// Share of its time that the repaired build saves, negative if it takes longer, with an interval: some builds
+/// take several times as long in one run as in the next. `None` without such a build.
+pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Option<Interval> {
     if !matches!(truth, Truth::PairedBuild { .. }) {
         return None;
     }
@@ -131,7 +132,16 @@ pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Op
         let times: Vec<f64> = runs.iter().map(|run| run.program_s).collect();
         median(&times)
     };
-    Some(1.0 - middle(other)? / middle(plain)?)
+    let pairs = plain.iter().zip(other);
+    let savings: Vec<f64> = pairs
+        .map(|(plain, other)| 1.0 - other.program_s / plain.program_s)
+        .collect();
+    let usual = 1.0 - middle(other)? / middle(plain)?;
+    Interval::of(&savings).map(|spread| Interval {
+        median: usual,
+        low: spread.low.min(usual),
+        high: spread.high.max(usual),
+    })
 }
 
 /// Minimum and maximum.
@@ -221,7 +231,11 @@ mod tests {
     fn a_mended_build_may_save_less_than_nothing() {
         let paired: Truth = toml::from_str("kind = \"paired-build\"\nmended = [\"x\"]").unwrap();
         let saved = saved(&paired, &[run("", 2.0)], &[run("", 2.5)]).unwrap();
-        assert!((saved + 0.25).abs() < 1e-9);
+        assert!((saved.median + 0.25).abs() < 1e-9);
+        let runs = |times: [f64; 3]| times.map(|s| run("", s));
+        let unsteady = super::saved(&paired, &runs([2.0, 2.0, 1.0]), &runs([1.0, 1.0, 1.0]));
+        let unsteady = unsteady.unwrap();
+        assert_eq!((unsteady.low, unsteady.high), (0.0, 0.5));
         let own = toml::from_str("kind = \"own-stopwatch\"\nshare = 'share (\\S+)'").unwrap();
         assert_eq!(super::saved(&own, &[run("", 2.0)], &[]), None);
     }

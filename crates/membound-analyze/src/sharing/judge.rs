@@ -17,6 +17,11 @@ const MIN_BYTE_ACCESSES: u64 = 2;
 /// using it.
 const MIN_BYTE_ACCESS_SHARE: f64 = 0.02;
 
+/// Observations of another thread, on either side of one in time, whose bytes tell what conflicts with it. Work
+/// moves between threads, and its memory with it: over a whole run each thread may use all bytes of a line of
+/// which two never use the same ones at a time.
+const NEIGHBOURS: usize = 4;
+
 /// Use of a line by one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct User {
@@ -81,12 +86,19 @@ pub(crate) fn judge(
         return None;
     }
     let span = (shared.first()?.t_ns, shared.last()?.t_ns);
+    let by_user: Vec<Vec<&Observation>> = users
+        .iter()
+        .map(|user| {
+            let of_user = shared.iter().filter(|it| it.thread == user.thread);
+            of_user.collect()
+        })
+        .collect();
     let conflicts: Vec<Conflict> = line
         .observations
         .iter()
         .map(|one| {
             if (span.0..=span.1).contains(&one.t_ns) {
-                conflict(one, &users)
+                conflict(one, &users, &by_user)
             } else {
                 Conflict::None
             }
@@ -232,17 +244,18 @@ fn both_alive(run: &RunData, first: &Observation, then: &Observation) -> bool {
     existed(first.object) && existed(then.object)
 }
 
-fn conflict(one: &Observation, users: &[User]) -> Conflict {
+fn conflict(one: &Observation, users: &[User], by_user: &[Vec<&Observation>]) -> Conflict {
     if !users.iter().any(|user| user.thread == one.thread) {
         return Conflict::None;
     }
     let mut other_bytes = false;
-    for other in users.iter().filter(|user| user.thread != one.thread) {
+    let others = users.iter().zip(by_user);
+    for (other, observed) in others.filter(|(user, _)| user.thread != one.thread) {
         let bytes = &other.touched[one.from as usize..one.to as usize];
         let same = bytes
             .iter()
             .any(|&(touched, written)| written > 0 || (one.stores && touched > 0));
-        if same {
+        if same && meets_nearby(one, observed) {
             return Conflict::SameBytes;
         }
         other_bytes |= one.stores || other.touched.iter().any(|&(_, written)| written > 0);
@@ -252,4 +265,12 @@ fn conflict(one: &Observation, users: &[User]) -> Conflict {
     } else {
         Conflict::None
     }
+}
+
+/// True if one of the nearest of another thread's observations, which are in order of time, is of the same bytes.
+fn meets_nearby(one: &Observation, observed: &[&Observation]) -> bool {
+    let next = observed.partition_point(|it| it.t_ns < one.t_ns);
+    let near = next.saturating_sub(NEIGHBOURS)..observed.len().min(next + NEIGHBOURS);
+    let mut near = observed[near].iter();
+    near.any(|it| it.from < one.to && one.from < it.to)
 }

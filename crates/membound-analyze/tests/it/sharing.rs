@@ -199,6 +199,34 @@ fn one_writer_and_a_reader_of_other_bytes_are_false_sharing() {
 }
 
 #[test]
+fn work_that_moves_between_threads_takes_its_bytes_along() {
+    let mut two = Two::new();
+    let counters = two.array(64);
+    let add = two.site(20, SiteKind::Both);
+    for round in 0..10 {
+        let span = f64::from(round)..f64::from(round + 1);
+        for which in 0..2 {
+            let bytes = 32 * ((which + round as usize) % 2) as u64;
+            two.work(
+                which,
+                add,
+                span.clone(),
+                From::Core,
+                &counters,
+                bytes..bytes + 8,
+            );
+        }
+    }
+    let profile = two.profile();
+    only(&profile.false_sharing);
+    assert!(
+        profile.true_sharing.is_empty(),
+        "{:?}",
+        profile.true_sharing
+    );
+}
+
+#[test]
 fn reading_the_same_line_is_not_reported() {
     let mut two = Two::new();
     let table = two.program.global("table", 64);
