@@ -361,9 +361,19 @@ pub(crate) fn saved(
         low: (least(|share| share.low) - COURSE_ERROR).clamp(0.0, 1.0),
         high: (most(|share| share.high) + COURSE_ERROR).clamp(0.0, 1.0),
     };
-    let costs = costs.iter();
+    // A thread that waits ends as much sooner as those for which it waits.
+    let deciding_ns: f64 = costs
+        .values()
+        .filter(|cost| decides(cost))
+        .map(|cost| cost.time_ns)
+        .sum();
+    let decided = slowed(value).iter().map(|(_, ns)| ns).sum::<f64>() / deciding_ns.max(1.0);
     let cpu_ns = costs
-        .map(|(thread, cost)| slowed_ns(value, thread, cost))
+        .iter()
+        .map(|(thread, cost)| match decides(cost) {
+            true => slowed_ns(value, thread, cost),
+            false => decided * cost.time_ns,
+        })
         .sum();
     (cpu_ns, share)
 }
@@ -474,8 +484,12 @@ mod tests {
         for cost in known.values_mut() {
             cost.waits = cost.share.value < 0.1;
         }
-        let (_, waited_for) = saved(600.0, 1.0, &known, |_| 1.0);
+        let (cpu_ns, waited_for) = saved(600.0, 1.0, &known, |_| 1.0);
         assert!((waited_for.value - 0.8).abs() < 1e-9, "{waited_for:?}");
+        assert!(
+            (cpu_ns - 2.0 * 480.0).abs() < 1e-9,
+            "both end sooner: {cpu_ns}"
+        );
         assert!(waited_for.low > 0.7, "{waited_for:?}");
         let (_, none) = saved(1000.0, 1.0, &costs, |_| 0.0);
         assert_eq!((none.value, none.low), (0.0, 0.0));
