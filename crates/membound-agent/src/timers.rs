@@ -256,7 +256,6 @@ fn claim(thread: u32) -> Option<Ring> {
     for offset in [
         core::mem::offset_of!(TickRing, clock_ns),
         core::mem::offset_of!(TickRing, heartbeat_ns),
-        core::mem::offset_of!(TickRing, returned),
     ] {
         claimed.word64(offset).store(0, Ordering::Relaxed);
     }

@@ -25,8 +25,6 @@ pub enum Event {
     Writable = 3,
     /// The control thread was woken (live sessions only).
     Doorbell = 4,
-    /// A ring is nearly full. Reserved: the agent does not send it.
-    Attention = 5,
     /// The program is about to install a filter on system calls. All patches must be removed, and the
     /// process left alone.
     Filtered = 6,

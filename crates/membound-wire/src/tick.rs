@@ -74,10 +74,8 @@ pub struct TickRing {
     pub heartbeat: u32,
     /// CPU time of the owner when it saw a new one, in nanoseconds.
     pub heartbeat_ns: u64,
-    /// Not used; the agent sets the first word to 0 when a thread takes the ring.
-    pub returned: [u64; 3],
     /// Reserved, 0.
-    pub rest: [u64; 7],
+    pub rest: [u64; 10],
     /// The samples.
     pub words: [u64; TICK_WORDS],
 }

@@ -224,10 +224,11 @@ pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
     if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
         account(slot, cpu_ns, are_admitted());
     }
-    slot.owner.store(0, Ordering::SeqCst);
-    slot.open.store(0, Ordering::SeqCst);
-    add_to_counter(offset_of!(ControlPage, reclaimed), empty(slot));
-    slot.lock.store(0, Ordering::Release);
+    slot.release_after(|| {
+        slot.owner.store(0, Ordering::SeqCst);
+        slot.open.store(0, Ordering::SeqCst);
+        add_to_counter(offset_of!(ControlPage, reclaimed), empty(slot));
+    });
     slot.used.store(Use::Free as u32, Ordering::Release);
     announce_room();
 }

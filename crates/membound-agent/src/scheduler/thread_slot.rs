@@ -369,7 +369,8 @@ impl ThreadSlot {
         is_free.then(|| self.release_after(change))
     }
 
-    fn release_after<T>(&self, change: impl FnOnce() -> T) -> T {
+    /// As [`Self::locked`], where the lock is held already, or by a thread that has ended.
+    pub(super) fn release_after<T>(&self, change: impl FnOnce() -> T) -> T {
         let result = change();
         self.lock.store(0, Ordering::Release);
         sys::wake_all(&self.lock);
