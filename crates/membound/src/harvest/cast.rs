@@ -98,15 +98,6 @@ impl RoleAssignment {
         if let Some(why) = &scavenger.no_scavenger {
             return self.run_ordinary(copies, why);
         }
-        // Another scavenger with the same words may be profiled already.
-        let words = &scavenger.words;
-        if self
-            .ordinary
-            .iter()
-            .any(|it| it.task.is_some() && it.scavenger.arguments == *words)
-        {
-            return self.hold(copies);
-        }
         match self.find(HarvestRole::Scavenger, scavenger, rehearses) {
             CacheEntry::Plan(followed) => {
                 let why = roles::why_without_slices(&followed.plan, self.beside_command);
@@ -125,32 +116,44 @@ impl RoleAssignment {
     }
 
     /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
-    /// result. `cpu_times` is its CPU time where that is known. A scavenger alongside a command uses only time
-    /// that the command leaves, so it is profiled without that check.
+    /// result, unless it is known that no plan will come of it. `cpu_times` is its CPU time where that is known.
+    /// A scavenger alongside a command uses only time that the command leaves, so it is profiled without that
+    /// check.
     fn learn(
         &mut self,
         scavenger: &Program,
-        copies: Vec<Member>,
+        mut copies: Vec<Member>,
         cpu_times: Option<CpuTimes>,
         alike: usize,
     ) {
         let Some(mut task) = self.task(HarvestRole::Scavenger, scavenger) else {
             return self.run_ordinary(copies, UNMEASURED);
         };
-        if !self.beside_command {
-            let bytes = file_bytes(&scavenger.path);
-            task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
-            match cpu_times {
-                Some(cpu_times) if pays_to_profile(cpu_times, bytes, alike) => {}
-                // The program is only timed again: the sum over its runs decides later whether profiling
-                // pays.
-                Some(_) | None => task.subject = Subject::CpuTime,
+        let bytes = file_bytes(&scavenger.path);
+        let pays = |cpu_times| pays_to_profile(cpu_times, bytes, alike);
+        // A program without a plan is only timed again: the sum over its runs decides later whether profiling
+        // pays.
+        let no_plan = cpu_times
+            .filter(|cpu_times| !self.beside_command && !pays(*cpu_times))
+            .map(|cpu_times| too_short(cpu_times.cpu_s));
+        // Another scavenger with the same words may be profiled already.
+        let is_observed = self
+            .ordinary
+            .iter()
+            .any(|it| it.task.is_some() && it.scavenger.arguments == scavenger.words);
+        if !is_observed && !copies.is_empty() {
+            if !self.beside_command {
+                task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
+                if cpu_times.is_none() || no_plan.is_some() {
+                    task.subject = Subject::CpuTime;
+                }
             }
+            self.ordinary.push(first(copies.remove(0), task));
         }
-        let mut copies = copies.into_iter();
-        let first = copies.next().map(|member| first(member, task));
-        self.ordinary.extend(first);
-        self.hold(copies.collect());
+        match no_plan {
+            Some(why) => self.run_ordinary(copies, &why),
+            None => self.hold(copies),
+        }
     }
 
     /// Has copies wait for the plan of another one. Beside a command they run at once, since they use only

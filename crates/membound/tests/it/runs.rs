@@ -1,8 +1,10 @@
 //! Missing or empty runs, and harvests of programs that cannot be planned.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::PathBuf;
 
+use membound_testkit::skipped;
 use membound_types::{MachineInfo, MachineProfile};
 
 use crate::command::{Finished, Membound, busy};
@@ -156,6 +158,50 @@ fn of_many_copies_one_is_timed_and_one_profiled_and_each_runs_once() {
     assert_eq!(with("it was profiled in this run"), 1, "{text}");
     for scavenger in scavengers {
         assert_eq!(scavenger["state"], "finished", "{scavenger}");
+    }
+}
+
+/// Waits until two of its copies run, in a loop that starts nothing, or fails after some seconds.
+const MEETS: &str = "/bin/sh -c ': > here.$$; i=0; set --; while [ $# -lt 2 ] && [ $i -lt 300000 ]; \
+                     do i=$((i+1)); set -- here.*; done; : > met; [ $# -ge 2 ]'";
+
+#[test]
+fn copies_known_to_be_too_short_for_a_plan_run_at_the_same_time() {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if processors < 2 {
+        return skipped("one processor runs copies one after another");
+    }
+    let membound = Membound::new();
+    machine(&membound);
+    let harvested = |scavengers: &[String]| {
+        let mut options = vec!["--no-primary", "--json", "harvest.json"];
+        for scavenger in scavengers {
+            options.extend(["--scavenger", scavenger]);
+        }
+        let finished = harvested(&membound, &options, &[]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let text = fs::read_to_string(membound.home.path().join("harvest.json")).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["scavengers"].as_array().unwrap().clone()
+    };
+    // Meets a file, so that its short time is known.
+    fs::write(membound.home.path().join("here.0"), "").unwrap();
+    harvested(&[MEETS.to_owned()]);
+    for entry in fs::read_dir(membound.home.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("here.") || name == "met" {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    // With the first copy, these use all processors until the two have met.
+    let busy = (1..processors)
+        .map(|number| format!("/bin/sh -c 'until [ -e met ]; do :; done; exit 0' {number}"));
+    let mut scavengers = vec![MEETS.to_owned()];
+    scavengers.extend(busy);
+    scavengers.push(MEETS.to_owned());
+    for scavenger in harvested(&scavengers) {
+        assert_eq!(scavenger["exit_code"], 0, "{scavenger}");
     }
 }
 
