@@ -1,9 +1,14 @@
-//! Program headers of ELF files: where the bytes of a file are mapped.
+//! ELF files: their bytes, and the program headers, which tell where the bytes of a file are mapped.
 //!
 //! `membound-rewrite` analyses the code; here only the program headers are read, to compute from the
 //! kernel's list of mappings by how much a module was moved.
 
+use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::path::Path;
+
+use memmap2::Mmap;
 
 use crate::maps::Mapping;
 
@@ -12,6 +17,24 @@ const HEADER_BYTES: usize = 56;
 const LOAD: u32 = 1;
 const INTERPRETER: u32 = 3;
 const EXECUTABLE: u32 = 1;
+
+/// Maps a program's or library's file: to read all of a large one takes a tenth of a second, and most who ask
+/// need a few pages of it.
+///
+/// # Errors
+/// If the file cannot be opened or mapped.
+pub fn map_file(path: &Path) -> io::Result<Mmap> {
+    map_open_file(&File::open(path)?)
+}
+
+/// Maps such a file that is open.
+///
+/// # Errors
+/// If it cannot be mapped.
+pub fn map_open_file(file: &File) -> io::Result<Mmap> {
+    // SAFETY: truncating a file of code in use kills every program that executes it, including this one.
+    unsafe { Mmap::map(file) }
+}
 
 /// A `PT_LOAD` header.
 #[derive(Clone, Debug, PartialEq, Eq)]

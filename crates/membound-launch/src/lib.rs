@@ -70,7 +70,7 @@ pub use allocations::{
 pub use background::{finish_plans, hold_planning, lack_processors, spawn_idle};
 pub use cache::{Cache, LIMIT_BYTES};
 pub use choice::{Choice, Pace};
-pub use elf::Headers;
+pub use elf::{Headers, map_file, map_open_file};
 pub use exchange::Executed;
 pub use harvest::{Harvest, Harvested, ScavengerCommand, ScavengerStatus, Turns};
 pub use host::{host, host_load, own_file};

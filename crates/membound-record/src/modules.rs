@@ -285,7 +285,9 @@ impl Modules {
     fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<CodeModule>, u64) {
         if !map.name.as_encoded_bytes().starts_with(b"/memfd:") && self.agent_path.is_none() {
             let opened = open(pid, map);
-            let bytes = opened.as_ref().and_then(map_file);
+            let bytes = opened
+                .as_ref()
+                .and_then(|file| membound_launch::map_open_file(file).ok());
             self.agent_path = Some(map.name.as_encoded_bytes().to_vec());
             self.add(Key::Agent, |id| CodeModule {
                 headers: bytes.as_ref().and_then(|map| Headers::parse(map)),
@@ -324,7 +326,7 @@ impl Modules {
         if let Some(module) = self.known.get(&key) {
             return Some(Arc::clone(module));
         }
-        let bytes = map_file(&file)?;
+        let bytes = membound_launch::map_open_file(&file).ok()?;
         let shown = String::from_utf8_lossy(without_mark(map.name.as_encoded_bytes())).into_owned();
         let kept = (self.all.len() < KEPT_OPEN).then_some(file);
         Some(self.add(key, |id| CodeModule {
@@ -420,12 +422,6 @@ fn open(pid: u32, map: &Mapping) -> Option<File> {
 fn had_name(link: &Path, name: &[u8]) -> bool {
     let target = std::fs::read_link(link);
     target.is_ok_and(|target| without_mark(target.as_os_str().as_encoded_bytes()) == name)
-}
-
-/// Maps a file for reading.
-pub(crate) fn map_file(file: &File) -> Option<Mmap> {
-    // SAFETY: truncating a mapped file would fault here; a file of running code must not be truncated anyway.
-    unsafe { Mmap::map(file) }.ok()
 }
 
 /// The bytes of this process's vdso.

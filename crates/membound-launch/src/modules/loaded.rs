@@ -13,7 +13,7 @@ use membound_rewrite::image::{self, Identity, Image};
 use memmap2::Mmap;
 
 use super::{Bytes, FileKey, Loaded, ModulePlan, Plans};
-use crate::elf::Headers;
+use crate::elf::{self, Headers};
 use crate::maps::Mapping;
 
 impl Plans {
@@ -122,8 +122,7 @@ impl Plans {
         if found.len() == 0 || !found.is_file() {
             return Ok(None);
         }
-        // SAFETY: truncating a library in use kills every program that uses it, including this one.
-        let bytes = unsafe { Mmap::map(file) }?;
+        let bytes = elf::map_open_file(file)?;
         let Some(headers) = Headers::parse(&bytes) else {
             return Ok(None);
         };

@@ -15,8 +15,6 @@ use membound_rewrite::image::{Identity, Image};
 use membound_symbolize::Symbols;
 use rustc_hash::FxHashMap;
 
-use crate::modules;
-
 /// Whether a file on this machine is the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -123,7 +121,7 @@ impl Identities {
 fn build_id_of(path: &Path) -> Option<String> {
     // Mapped, so that only a few pages of a large file are read.
     let file = fs::File::open(path).ok()?;
-    let bytes = modules::map_file(&file)?;
+    let bytes = membound_launch::map_open_file(&file).ok()?;
     match Image::build_id(&bytes) {
         Ok(Some(Identity::BuildId(id))) => {
             Some(id.iter().map(|byte| format!("{byte:02x}")).collect())

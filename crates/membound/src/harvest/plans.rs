@@ -120,7 +120,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<PlanWithOrigin> {
 /// # Errors
 /// If the file cannot be read, or was changed since it was profiled.
 pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = membound_launch::map_file(path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let name = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = name.display().to_string();
     match membound_harvest::check(plan, &name, &bytes) {
@@ -139,8 +140,9 @@ pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
 fn holds(plan: &HarvestPlan) -> bool {
     plan.modules.iter().all(|module| {
         let planned = plan.sites.iter().any(|site| site.module == module.path);
-        let check = |bytes: Vec<u8>| membound_harvest::check(plan, &module.path, &bytes).is_ok();
-        !planned || std::fs::read(&module.path).is_ok_and(check)
+        let file = || membound_launch::map_file(Path::new(&module.path));
+        let check = |bytes: &[u8]| membound_harvest::check(plan, &module.path, bytes).is_ok();
+        !planned || file().is_ok_and(|bytes| check(&bytes))
     })
 }
 
@@ -328,7 +330,7 @@ fn signal_group(child: &Child, signal: Signal) {
 
 /// Path of a kept plan: its name is a hash of the binary's identity, the arguments and the options.
 fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<PathBuf> {
-    let bytes = std::fs::read(path).ok()?;
+    let bytes = membound_launch::map_file(path).ok()?;
     let identity = Image::identify(&bytes).ok()?;
     let mut hash = DefaultHasher::new();
     let arguments = words.get(1..);

@@ -121,7 +121,7 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
 /// executes is an error.
 fn why_no_scavenger(path: &Path) -> Result<Option<String>, String> {
     let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
-    let bytes = match std::fs::read(path) {
+    let bytes = match membound_launch::map_file(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return Ok(Some("its file can be executed but not read".to_owned()));

@@ -143,7 +143,7 @@ fn binary(path: &Path) -> Binary {
     let identity = found
         .as_ref()
         .filter(|found| found.is_file() && found.len() <= MAX_BINARY_BYTES)
-        .and_then(|_| fs::read(&path).ok())
+        .and_then(|_| membound_launch::map_file(&path).ok())
         .and_then(|bytes| membound_harvest::identify(&bytes));
     let identity = identity.unwrap_or_else(|| {
         let size_and_time = found.map(|found| (found.len(), found.modified().ok()));
