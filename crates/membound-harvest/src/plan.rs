@@ -134,7 +134,7 @@ pub fn plan(
         role: options.role,
         options: written(options),
         totals: totals(&figures, &decisions, &considered, &sites, options),
-        modules: modules(run, &images),
+        modules: modules(run, &images, binaries),
         sites,
         functions,
         missing: missing(run, &figures, &considered, options),
@@ -489,16 +489,38 @@ fn totals(
     }
 }
 
-fn modules(run: &RunData, images: &[Result<Image<'_>, String>]) -> Vec<HarvestModule> {
+/// The files that were analysed, and the executables: where all of a program's work is in libraries, nothing else
+/// tells for which program the plan is.
+fn modules(
+    run: &RunData,
+    images: &[Result<Image<'_>, String>],
+    files: &dyn Binaries,
+) -> Vec<HarvestModule> {
     let pairs = run.modules.iter().zip(images);
-    pairs
+    let mut modules: Vec<HarvestModule> = pairs
         .filter_map(|(module, image)| {
             Some(HarvestModule {
                 path: module.path.clone(),
                 identity: binaries::identity(image.as_ref().ok()?),
             })
         })
-        .collect()
+        .collect();
+    let executables: BTreeSet<&str> = run.processes.iter().map(|it| it.path.as_str()).collect();
+    for path in executables {
+        if modules.iter().all(|module| module.path != path)
+            && let Some(identity) = files
+                .read(path)
+                .ok()
+                .as_deref()
+                .and_then(binaries::identify)
+        {
+            modules.push(HarvestModule {
+                path: path.to_owned(),
+                identity,
+            });
+        }
+    }
+    modules
 }
 
 /// What decisions lack in the run, each with a remedy.
@@ -577,4 +599,39 @@ fn missing(
         );
     }
     missing
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use membound_run::Process;
+
+    use super::*;
+
+    struct Files;
+
+    impl Binaries for Files {
+        fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+            std::fs::read(path)
+        }
+    }
+
+    #[test]
+    fn a_plan_names_the_program_even_if_all_of_its_work_is_in_libraries() {
+        let process = |path: &str| Process {
+            path: path.to_owned(),
+            ..Process::default()
+        };
+        let run = RunData {
+            processes: vec![process("/proc/self/exe"), process("/no/such/file")],
+            ..RunData::default()
+        };
+        let bytes = Files.read("/proc/self/exe").unwrap();
+        let own = HarvestModule {
+            path: "/proc/self/exe".to_owned(),
+            identity: binaries::identify(&bytes).unwrap(),
+        };
+        assert_eq!(modules(&run, &[], &Files), [own]);
+    }
 }

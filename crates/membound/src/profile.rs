@@ -22,7 +22,9 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{Printed, default_options, options, partial_run_context, print_summary, record};
+use once::{
+    Printed, default_options, finish_plans, options, partial_run_context, print_summary, record,
+};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -48,7 +50,13 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     };
     match (args.pid, args.command.split_first()) {
         (Some(pid), _) => attach(pid, options, printed),
-        (None, Some((name, arguments))) => launch(name, arguments, options, printed),
+        (None, Some((name, arguments))) => {
+            let code = launch(name, arguments, options, printed)?;
+            if !args.leave_plans {
+                finish_plans();
+            }
+            Ok(code)
+        }
         (None, None) => anyhow::bail!("there is neither a command nor a process"),
     }
 }

@@ -253,7 +253,7 @@ impl PlanMaker {
     /// If the path of membound's own executable cannot be determined.
     pub(super) fn profiler(&self, run: &Path) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["profile", "--quiet", "--no-objects", "-o"]);
+        command.args(["profile", "--quiet", "--leave-plans", "--no-objects", "-o"]);
         command.arg(run);
         if let Some(machine) = &self.machine_path {
             command.arg("--machine").arg(machine);

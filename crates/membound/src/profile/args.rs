@@ -54,6 +54,10 @@ pub(crate) struct ProfileArgs {
     /// Print no summary at the end.
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// Do not finish plans of files after the program has ended. Harvest profiles a program once, and its own
+    /// plan needs none of them.
+    #[arg(long, hide = true)]
+    pub(crate) leave_plans: bool,
 
     /// Source of the timer samples: auto, perf, agent.
     #[arg(

@@ -25,9 +25,6 @@ pub(super) enum Printed {
     Nothing,
 }
 
-/// Longest time after the summary in which plans are finished that the program did not live to use.
-const PLANS_AFTER_END: Duration = Duration::from_millis(500);
-
 /// The options that the arguments request.
 ///
 /// # Errors
@@ -68,6 +65,12 @@ pub(crate) enum Recorded {
     Failed(End, ExitCode),
 }
 
+/// Finishes plans that the program did not live to use, so that its next run has them.
+pub(super) fn finish_plans() {
+    const LONGEST: Duration = Duration::from_millis(500);
+    membound_launch::finish_plans(LONGEST);
+}
+
 /// Records a program to its end.
 ///
 /// # Errors
@@ -100,7 +103,6 @@ pub(super) fn record(
     Ok(match recorder.finish(ended) {
         Ok(summary) => {
             print_summary(&summary, printed);
-            membound_launch::finish_plans(PLANS_AFTER_END);
             Recorded::Whole(end)
         }
         Err(error) => {

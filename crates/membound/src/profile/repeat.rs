@@ -56,6 +56,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
                 return Ok(job::end_like(end));
             }
         };
+        once::finish_plans();
         runs.push((path.display().to_string(), report::profile_of(&path)?));
         if !args.quiet {
             output::complain(&progress(number, &runs));
