@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 
+use membound_platform::kernel_file;
 use membound_platform::stat::Stat;
 use rustc_hash::FxHashSet;
 
@@ -106,7 +107,7 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 /// # Errors
 /// If the process has ended, or may not be inspected.
 pub fn of(pid: u32) -> io::Result<Vec<Mapping>> {
-    Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
+    Ok(parse(&kernel_file::read(format!("/proc/{pid}/maps"))?))
 }
 
 /// Adds memory that the agent has just mapped, of the launcher's nameless file with this inode, to the

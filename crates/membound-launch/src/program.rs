@@ -140,8 +140,10 @@ pub fn examine(path: &Path) -> Option<Unpatched> {
         if privileged(&path) {
             return Some(Unpatched::Privileged(path));
         }
-        let mut start = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(1 << 16).read_to_end(&mut start));
+        const HEADERS_BYTES: usize = 1 << 16;
+        let mut start = Vec::with_capacity(HEADERS_BYTES);
+        let read = File::open(&path)
+            .and_then(|file| file.take(HEADERS_BYTES as u64).read_to_end(&mut start));
         if read.is_err() {
             return Some(Unpatched::Unreadable(path));
         }

@@ -19,6 +19,7 @@ pub mod doctor;
 mod error;
 pub mod frequency;
 pub mod hypervisor;
+pub mod kernel_file;
 mod list;
 mod machine;
 pub mod memory;

@@ -1,8 +1,9 @@
 //! Fields of `/proc/PID/stat` of a process, and of `/proc/PID/task/TID/stat` of a thread.
 
-use std::fs;
 use std::io;
 use std::str::FromStr;
+
+use crate::kernel_file;
 
 /// A line of such a file, whose fields `proc(5)` numbers from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl Stat {
     /// # Errors
     /// When the process is gone.
     pub fn of(pid: u32) -> io::Result<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat"))?;
+        let text = kernel_file::read(format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 

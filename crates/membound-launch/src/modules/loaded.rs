@@ -59,13 +59,17 @@ impl Plans {
                 }
             }
         };
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        std::thread::scope(|scope| {
-            for _ in 1..cpus.min(new.len()) {
-                scope.spawn(open);
-            }
+        if new.len() > 1 {
+            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            std::thread::scope(|scope| {
+                for _ in 1..cpus.min(new.len()) {
+                    scope.spawn(open);
+                }
+                open();
+            });
+        } else {
             open();
-        });
+        }
         let mut loaded: Vec<Loaded> = Vec::new();
         for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
             let Some(module) = module.into_inner() else {
