@@ -158,39 +158,43 @@ fn savings(rows: &[Row]) -> Vec<Figure> {
         .iter()
         .filter_map(|row| Some((row, row.savings()?)))
         .collect();
-    let figure = |what: &str, is_off: fn(&Savings) -> bool| {
-        let off = || both.iter().filter(|(_, savings)| is_off(savings));
-        let share = off().count() as f64 / both.len() as f64;
-        Figure {
-            what: format!("{what}, of {}", both.len()),
+    // `is_off` gives `None` for a row that does not count.
+    let figure = |what: &str, is_off: fn(&Savings) -> Option<bool>| {
+        let judged = both.iter();
+        let judged: Vec<(&str, bool)> = judged
+            .filter_map(|(row, savings)| Some((row.entry.as_str(), is_off(savings)?)))
+            .collect();
+        let off = || judged.iter().filter(|(_, is_off)| *is_off);
+        let share = off().count() as f64 / judged.len() as f64;
+        (!judged.is_empty()).then(|| Figure {
+            what: format!("{what}, of {}", judged.len()),
             limit: 0.1,
             found: Some(share),
-            entry: off().next().map(|(row, _)| row.entry.clone()),
+            entry: off().next().map(|(entry, _)| (*entry).to_owned()),
             unit: "%",
             met: share <= 0.1,
-        }
+        })
     };
-    if both.is_empty() {
-        return Vec::new();
-    }
-    vec![
+    let figures = [
         figure(
             "savings more than 10 points from the mended build's, or promised where it has none",
-            is_off,
+            |savings| Some(is_off(savings)),
         ),
         figure(
             "savings of mended builds outside of the predicted interval",
-            |it| {
-                let [low, high] = it.predicted_interval;
-                it.saved_interval[1] < low - ROUNDING || it.saved_interval[0] > high + ROUNDING
+            |savings| {
+                let [low, high] = savings.predicted_interval;
+                let [least, most] = savings.saved_interval?;
+                Some(most < low - ROUNDING || least > high + ROUNDING)
             },
         ),
-    ]
+    ];
+    figures.into_iter().flatten().collect()
 }
 
 /// Where the repaired build's own runs differ by more than 10 points, the nearest of them counts.
 fn is_off(savings: &Savings) -> bool {
-    let [low, high] = savings.saved_interval;
+    let [low, high] = savings.saved_interval.unwrap_or([savings.saved; 2]);
     let nearest = savings.predicted.clamp(low, high);
     let for_nothing = high < NO_SAVING && savings.predicted >= NO_SAVING;
     (savings.predicted - nearest).abs() > 0.1 || for_nothing

@@ -131,12 +131,11 @@ impl Row {
         let recorded = self.recorded.as_ref()?;
         let predicted = recorded.predicted_gain.unwrap_or(0.0);
         let saved = self.saved?.max(0.0);
-        let saved_interval = self.saved_interval.unwrap_or([saved; 2]);
         Some(Savings {
             predicted,
             predicted_interval: recorded.predicted_interval.unwrap_or([predicted; 2]),
             saved,
-            saved_interval: saved_interval.map(|it| it.max(0.0)),
+            saved_interval: self.saved_interval.map(|ends| ends.map(|end| end.max(0.0))),
         })
     }
 }
@@ -147,7 +146,8 @@ pub(crate) struct Savings {
     pub(crate) predicted: f64,
     pub(crate) predicted_interval: [f64; 2],
     pub(crate) saved: f64,
-    pub(crate) saved_interval: [f64; 2],
+    /// `None` in results from before there were intervals.
+    pub(crate) saved_interval: Option<[f64; 2]>,
 }
 
 /// An entry's rows, and the runs from which they were computed.
