@@ -111,11 +111,11 @@ fn command(words: &[String]) -> String {
 /// # Errors
 /// If it has changed since it was profiled, if the plan is not for it, or if it is no binary.
 pub fn check(plan: &HarvestPlan, path: &str, bytes: &[u8]) -> Result<(), Error> {
-    let image = Image::parse(bytes).map_err(|error| Error::Image {
+    let identity = Image::identify(bytes).map_err(|error| Error::Image {
         path: path.to_owned(),
         error,
     })?;
-    let now = identity(&image);
+    let now = identity_text(&identity);
     if plan.modules.iter().any(|module| module.identity == now) {
         return Ok(());
     }

@@ -192,7 +192,7 @@ fn savings(rows: &[Row]) -> Vec<Figure> {
     figures.into_iter().flatten().collect()
 }
 
-/// Where the repaired build's own runs differ by more than 10 points, the nearest of them counts.
+/// Compares with the nearest value in the interval of what the repaired build saved.
 fn is_off(savings: &Savings) -> bool {
     let [low, high] = savings.saved_interval.unwrap_or([savings.saved; 2]);
     let nearest = savings.predicted.clamp(low, high);
@@ -202,6 +202,7 @@ fn is_off(savings: &Savings) -> bool {
 
 /// Differences between shares below this are no differences.
 const ROUNDING: f64 = 0.005;
+
 /// Share of its time below which a repaired build counts as saving nothing.
 const NO_SAVING: f64 = 0.03;
 

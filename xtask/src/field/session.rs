@@ -236,12 +236,13 @@ pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<
     };
     let rows = with
         .iter()
-        .map(|(mode, runs)| Row {
-            saved: saving.filter(|_| *mode == Mode::All).map(|it| it.median),
-            saved_interval: saving
-                .filter(|_| *mode == Mode::All)
-                .map(|it| [it.low, it.high]),
-            ..row(entry, *mode, &alone, runs, truth.as_ref())
+        .map(|(mode, runs)| {
+            let saving = saving.filter(|_| *mode == Mode::All);
+            Row {
+                saved: saving.map(|it| it.median),
+                saved_interval: saving.map(|it| [it.low, it.high]),
+                ..row(entry, *mode, &alone, runs, truth.as_ref())
+            }
         })
         .collect();
     Ok(Found {

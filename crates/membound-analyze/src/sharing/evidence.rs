@@ -94,9 +94,6 @@ pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
                 .iter()
                 .filter_map(|&(_, _, index, source)| observation(sources, address, index, source))
                 .collect();
-            for one in &mut observations {
-                one.stores = one.stores || stores_back.at(one.site);
-            }
             let mut threads: Vec<ThreadId> = observations.iter().map(|one| one.thread).collect();
             threads.sort_unstable();
             let often = threads
@@ -104,6 +101,9 @@ pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
                 .filter(|of_thread| of_thread.len() as u64 >= threshold)
                 .count();
             (often >= 2).then(|| {
+                for one in &mut observations {
+                    one.stores = one.stores || stores_back.at(one.site);
+                }
                 observations.sort_by_key(|one| (one.t_ns, one.thread, one.site, one.from));
                 Line {
                     process,

@@ -144,7 +144,7 @@ impl Weights {
 /// Costs from trials of the threads that contend for `lines`.
 fn trial_costs(
     context: &Context<'_>,
-    trials: &Trials,
+    trials: &Trials<'_>,
     lines: &[Contended<'_>],
 ) -> Option<BTreeMap<ThreadId, Cost>> {
     let users = lines.iter().flat_map(|line| &line.contention.users);

@@ -97,15 +97,15 @@ struct Contending {
 }
 
 /// Results of all trials of a run.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Trials {
+pub(crate) struct Trials<'a> {
+    functions: Functions<'a>,
     /// By line and thread: the share of its CPU time that the thread would save if it ran alone, and the
     /// number of spans that the share is based on.
     shares: BTreeMap<(u64, ThreadId), (Share, u64)>,
 }
 
-impl Trials {
-    pub(crate) fn new(run: &RunData) -> Self {
+impl<'a> Trials<'a> {
+    pub(crate) fn new(run: &'a RunData) -> Self {
         let mut rows: BTreeMap<(u64, ThreadId), Vec<&Hold>> = BTreeMap::new();
         for hold in run.holds.iter().filter(|it| it.wall_ns > 0) {
             rows.entry((hold.line, hold.thread)).or_default().push(hold);
@@ -114,7 +114,10 @@ impl Trials {
             .into_iter()
             .filter_map(|(key, rows)| Some((key, share(&rows)?)))
             .collect();
-        Self { shares }
+        Self {
+            functions: Functions::new(run),
+            shares,
+        }
     }
 
     /// Costs to the threads that use `lines`, the lines of one finding; `None` if trials covered fewer than
@@ -147,7 +150,7 @@ impl Trials {
         if shares.len() < 2 {
             return None;
         }
-        let times = time_together(context, lines, users);
+        let times = time_together(context, &self.functions, lines, users);
         let costs = shares.into_iter().map(|(thread, (share, spans))| {
             let Contending {
                 time_ns,
@@ -259,12 +262,13 @@ fn variance_of_mean(values: &[f64]) -> f64 {
 /// By thread: the time in which it and another of `users` were in code that uses `lines`.
 fn time_together(
     context: &Context<'_>,
+    functions: &Functions<'_>,
     lines: &[&Line],
     users: &BTreeSet<ThreadId>,
 ) -> BTreeMap<ThreadId, Contending> {
     let run = context.run;
     let observations = lines.iter().flat_map(|line| &line.observations);
-    let functions: BTreeSet<FunctionId> = observations
+    let code_of_lines: BTreeSet<FunctionId> = observations
         .map(|one| {
             let site = &run.sites[one.site.index()];
             context.places.function_of(site.frame)
@@ -273,16 +277,15 @@ fn time_together(
     let mut uses: Vec<bool> = Vec::with_capacity(run.stacks.len());
     for stack in &run.stacks {
         let called = stack.parent.is_some_and(|parent| uses[parent.index()]);
-        let inside = functions.contains(&context.places.function_of(stack.frame));
+        let inside = code_of_lines.contains(&context.places.function_of(stack.frame));
         uses.push(inside || called);
     }
-    let decoded = Functions::new(run);
     let mut waiting: FxHashMap<FrameId, bool> = FxHashMap::default();
     let mut waits = |frame: FrameId| {
         *waiting.entry(frame).or_insert_with(|| {
             let at = &run.frames[frame.index()];
             at.module
-                .is_some_and(|module| waits_at(&decoded, module, at.address))
+                .is_some_and(|module| waits_at(functions, module, at.address))
         })
     };
     let mut bins: BTreeMap<u64, BTreeMap<ThreadId, (u64, u64)>> = BTreeMap::new();

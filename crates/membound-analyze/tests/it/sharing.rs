@@ -79,6 +79,17 @@ fn only(lines: &[SharedLine]) -> &SharedLine {
     line
 }
 
+/// Checks that one line is shared, without sharing data.
+#[track_caller]
+fn only_false_sharing(profile: &Profile) {
+    only(&profile.false_sharing);
+    assert!(
+        profile.true_sharing.is_empty(),
+        "{:?}",
+        profile.true_sharing
+    );
+}
+
 #[test]
 fn a_verdict_of_little_stall_follows_the_remedies() {
     let mut options = membound_analyze::Options::default();
@@ -217,13 +228,7 @@ fn work_that_moves_between_threads_takes_its_bytes_along() {
             );
         }
     }
-    let profile = two.profile();
-    only(&profile.false_sharing);
-    assert!(
-        profile.true_sharing.is_empty(),
-        "{:?}",
-        profile.true_sharing
-    );
+    only_false_sharing(&two.profile());
 }
 
 #[test]
@@ -297,13 +302,7 @@ fn an_array_that_one_thread_fills_and_others_use_apart_stays_false_sharing() {
     two.work(0, fill, 0.0..4.0, From::L2, &array, 0..64);
     two.work(0, add, 4.0..10.0, From::Core, &array, 0..32);
     two.work(1, add, 4.0..10.0, From::Core, &array, 32..64);
-    let profile = two.profile();
-    only(&profile.false_sharing);
-    assert!(
-        profile.true_sharing.is_empty(),
-        "{:?}",
-        profile.true_sharing
-    );
+    only_false_sharing(&two.profile());
 }
 
 #[test]

@@ -59,17 +59,19 @@ impl Plans {
                 }
             }
         };
-        if new.len() > 1 {
-            let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            std::thread::scope(|scope| {
-                for _ in 1..cpus.min(new.len()) {
-                    scope.spawn(open);
-                }
-                open();
-            });
-        } else {
+        // The number of processors comes from files of the control group.
+        let helpers = match new.len() {
+            0 | 1 => 0,
+            count => {
+                std::thread::available_parallelism().map_or(0, |cpus| count.min(cpus.get()) - 1)
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(open);
+            }
             open();
-        }
+        });
         let mut loaded: Vec<Loaded> = Vec::new();
         for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
             let Some(module) = module.into_inner() else {

@@ -130,11 +130,10 @@ impl RoleAssignment {
             return self.run_ordinary(copies, UNMEASURED);
         };
         let bytes = file_bytes(&scavenger.path);
-        let pays = |cpu_times| pays_to_profile(cpu_times, bytes, alike);
-        // A program without a plan is only timed again: the sum over its runs decides later whether profiling
-        // pays.
+        let pays = self.beside_command
+            || cpu_times.is_some_and(|cpu_times| pays_to_profile(cpu_times, bytes, alike));
         let no_plan = cpu_times
-            .filter(|cpu_times| !self.beside_command && !pays(*cpu_times))
+            .filter(|_| !pays)
             .map(|cpu_times| too_short(cpu_times.cpu_s));
         // Another scavenger with the same words may be profiled already.
         let is_observed = self
@@ -142,11 +141,10 @@ impl RoleAssignment {
             .iter()
             .any(|it| it.task.is_some() && it.scavenger.arguments == scavenger.words);
         if !is_observed && !copies.is_empty() {
-            if !self.beside_command {
-                task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
-                if cpu_times.is_none() || no_plan.is_some() {
-                    task.subject = Subject::CpuTime;
-                }
+            task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
+            if !pays {
+                // The sum over its runs decides later whether profiling pays.
+                task.subject = Subject::CpuTime;
             }
             self.ordinary.push(first(copies.remove(0), task));
         }
