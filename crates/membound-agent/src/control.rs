@@ -15,7 +15,7 @@ use membound_wire::{
 use crate::conversation::{connect, receive, send, tries};
 use crate::failure::Failure;
 use crate::listen::{
-    DOORBELL, ENDING, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice, wait,
+    DOORBELL, ENDING, Heard, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice, wait,
 };
 use crate::memory::{self, bytes_of};
 use crate::settings::{Settings, loader_state, settings};
@@ -305,7 +305,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
         None
     };
     // The launcher counts up from 0, so that a doorbell rung before this thread ran is not missed.
-    let mut heard = 0_u32;
+    let mut heard = Heard::default();
     let mut alone = false;
     loop {
         let pause = room.as_mut().and_then(timers::poll);
@@ -321,9 +321,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
         if !wait(doorbell, heard, pause) {
             own_thread::exit(0);
         }
-        // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
-        // another process.
-        let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
+        let now = Heard::now(doorbell);
         if loader::has_changed() {
             // Wait, so that a program that loads one plugin after another causes one report.
             sys::nap(LOADER_PAUSE_NS);
@@ -333,8 +331,9 @@ extern "C" fn listen(doorbell: usize) -> ! {
         } else {
             0
         };
-        if now != heard || flags != 0 {
-            heard = now;
+        let is_wanted = now.is_for_us_since(heard);
+        heard = now;
+        if is_wanted || flags != 0 {
             // Without a launcher the doorbell will not ring again.
             alone = converse_with_flags(Event::Doorbell, [0; 2], flags).is_err();
         }

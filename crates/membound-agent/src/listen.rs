@@ -113,20 +113,56 @@ pub(crate) fn end() {
     }
 }
 
-/// Waits while the doorbell has the value `heard`, for `pause` nanoseconds at most. `false` if it is not
+/// Counts of rings that the control thread has heard.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Heard {
+    /// All rings.
+    all: u32,
+    /// Those for this process.
+    own: u32,
+}
+
+impl Heard {
+    /// The present counts.
+    pub(crate) fn now(doorbell: usize) -> Self {
+        // SAFETY: the doorbell stays mapped for the session, and the launcher, another process, writes its
+        // words with atomic stores only.
+        let word = |offset: usize| unsafe { AtomicU32::from_ptr((doorbell + offset) as *mut u32) };
+        // The launcher writes the own word first: a ring that is counted here is counted there too.
+        let all = word(0).load(Ordering::Acquire);
+        let own = word(membound_wire::own_word(sys::process())).load(Ordering::Relaxed);
+        Self { all, own }
+    }
+
+    /// True if this process was rung for between `earlier` and `self`.
+    pub(crate) const fn is_for_us_since(self, earlier: Self) -> bool {
+        self.own != earlier.own
+    }
+}
+
+/// Waits while no ring follows those `heard`, for `pause` nanoseconds at most. `false` if the doorbell is not
 /// mapped any more.
-pub(crate) fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
-    const FUTEX_WAIT: usize = 0;
+pub(crate) fn wait(doorbell: usize, heard: Heard, pause: u64) -> bool {
+    const FUTEX_WAIT_BITSET: usize = 9;
     const EINTR: u32 = 4;
     const EAGAIN: u32 = 11;
     const ETIMEDOUT: u32 = 110;
-    let limit = [pause / 1_000_000_000, pause % 1_000_000_000];
+    let until = sys::monotonic_ns().saturating_add(pause);
+    let limit = [until / 1_000_000_000, until % 1_000_000_000];
+    let bits = membound_wire::waking_bits(sys::process()) as usize;
     let limit = (&raw const limit) as usize;
     // SAFETY: the doorbell stays mapped for the session, and the limit outlives the call.
     let result = unsafe {
         call(
             number::FUTEX,
-            [doorbell, FUTEX_WAIT, heard as usize, limit, 0, 0],
+            [
+                doorbell,
+                FUTEX_WAIT_BITSET,
+                heard.all as usize,
+                limit,
+                0,
+                bits,
+            ],
         )
     };
     match check(result) {

@@ -36,14 +36,16 @@ const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Bytes of text up to which the plan of a file is finished after its programs have ended: most of a second's
-/// work, so that the next run has the plan from its start.
-const MAX_FINISHED_TEXT_BYTES: u64 = 8 << 20;
+/// What planning takes for each mebibyte of text.
+const PLANNING_TIME_OF_A_MEBIBYTE: Duration = Duration::from_millis(100);
+/// A plan is finished after its programs have ended if planning takes at most this many times the time that
+/// there is: a part of it was done before.
+const MAX_UNDONE: u32 = 2;
 
 /// Plans that are being made or wait for their begin.
 static UNFINISHED: Unfinished = Unfinished {
     state: Mutex::new(State {
-        plans: 0,
+        texts_mib: Vec::new(),
         programs_ended: false,
     }),
     changed: Condvar::new(),
@@ -76,8 +78,8 @@ struct Unfinished {
 }
 
 struct State {
-    /// Number of plans that [`finish_plans`] waits for.
-    plans: usize,
+    /// Mebibytes of text of the files whose plans are being made or wait.
+    texts_mib: Vec<u32>,
     /// Nothing delays planning any more.
     programs_ended: bool,
 }
@@ -98,27 +100,21 @@ impl Unfinished {
 
 /// A plan that is being made in the background.
 pub(crate) struct Planning {
-    text_bytes: u64,
+    text_mib: u32,
 }
 
 impl Planning {
     /// For a file with this much text.
     pub(crate) fn of(text_bytes: u64) -> Self {
-        let planning = Self { text_bytes };
-        if planning.is_finished_later() {
-            UNFINISHED.state().plans += 1;
-        }
-        planning
-    }
-
-    const fn is_finished_later(&self) -> bool {
-        self.text_bytes <= MAX_FINISHED_TEXT_BYTES
+        let text_mib = u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX);
+        UNFINISHED.state().texts_mib.push(text_mib);
+        Self { text_mib }
     }
 
     /// Waits until the planning may begin.
     pub(crate) fn wait(&self, begin: Begin) {
         let is_short = || SHORT.load(Ordering::Relaxed);
-        wait_by(self.text_bytes, begin, is_short, |time| {
+        wait_by(self.text_mib, begin, is_short, |time| {
             UNFINISHED.sleep(time)
         });
     }
@@ -126,22 +122,28 @@ impl Planning {
 
 impl Drop for Planning {
     fn drop(&mut self) {
-        if self.is_finished_later() {
-            UNFINISHED.state().plans -= 1;
-            UNFINISHED.changed.notify_all();
+        let mut state = UNFINISHED.state();
+        let unfinished = &mut state.texts_mib;
+        if let Some(at) = unfinished.iter().position(|it| *it == self.text_mib) {
+            unfinished.swap_remove(at);
         }
+        UNFINISHED.changed.notify_all();
     }
 }
 
-/// To be called when all programs of this process have ended: waits at most `limit` until the plans of smaller
-/// files are finished and on disk, so that the next run of the same programs need not make them.
+/// To be called when all programs of this process have ended: waits at most `limit` until plans are finished
+/// and on disk, so that the next run of the same programs has them from its start. Files that would take longer
+/// are not waited for.
 pub fn finish_plans(limit: Duration) {
     let mut state = UNFINISHED.state();
     state.programs_ended = true;
     UNFINISHED.changed.notify_all();
     let wait = UNFINISHED
         .changed
-        .wait_timeout_while(state, limit, |state| state.plans > 0);
+        .wait_timeout_while(state, limit, |state| {
+            let mut texts_mib = state.texts_mib.iter();
+            texts_mib.any(|mib| PLANNING_TIME_OF_A_MEBIBYTE * *mib <= limit * MAX_UNDONE)
+        });
     let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
     state.programs_ended = false;
 }
@@ -156,19 +158,18 @@ pub(crate) enum Begin {
 }
 
 fn wait_by(
-    text_bytes: u64,
+    text_mib: u32,
     begin: Begin,
     is_short: impl Fn() -> bool,
     mut sleep: impl FnMut(Duration),
 ) {
-    let mebibytes = u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX);
     let mut waited = match begin {
-        Begin::Late => WAIT_A_MEBIBYTE.saturating_mul(mebibytes),
+        Begin::Late => WAIT_A_MEBIBYTE.saturating_mul(text_mib),
         Begin::AtOnce => Duration::ZERO,
     };
     sleep(waited);
     let most = WAIT_A_MEBIBYTE_WHERE_SHORT
-        .saturating_mul(mebibytes)
+        .saturating_mul(text_mib)
         .min(MAX_WAIT_WHERE_SHORT);
     while waited < most && is_short() {
         sleep(SHORTAGE_CHECK_INTERVAL);
@@ -290,10 +291,10 @@ mod tests {
 
     #[test]
     fn large_files_wait_longer_for_their_plans_while_processors_are_short() {
-        let waits = |begin: Begin, mebibytes: u64, short_ms: u128| {
+        let waits = |begin: Begin, mebibytes: u32, short_ms: u128| {
             let waited = Cell::new(Duration::ZERO);
             wait_by(
-                mebibytes << 20,
+                mebibytes,
                 begin,
                 || waited.get().as_millis() < short_ms,
                 |time| waited.set(waited.get() + time),
@@ -317,14 +318,14 @@ mod tests {
     #[test]
     fn plans_of_smaller_files_are_finished_after_programs_have_ended() {
         static IS_FINISHED: AtomicBool = AtomicBool::new(false);
-        let (small, large) = (Planning::of(1 << 20), Planning::of(100 << 20));
+        let (small, large) = (Planning::of(1 << 20), Planning::of(100_000 << 20));
         let planner = std::thread::spawn(move || {
             // Ends long before an hour is over, since the programs end.
             UNFINISHED.sleep(Duration::from_secs(3600));
             IS_FINISHED.store(true, Ordering::Release);
             drop(small);
         });
-        // The large file is not waited for.
+        // The large file, which would take almost three hours, is not waited for.
         finish_plans(Duration::from_secs(3600));
         assert!(IS_FINISHED.load(Ordering::Acquire));
         planner.join().expect("it only sleeps");

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use membound_platform::affinity;
+use membound_platform::stat::Stat;
 use membound_wire::{Command, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Reply};
 use rustix::io::Errno;
 use rustix::net::{
@@ -25,6 +26,12 @@ fn tries() -> u32 {
         Ok(cpus) if cpus.len() > 1 => TRIES,
         _ => 0,
     })
+}
+
+/// True if `ancestor` is among the parents of `pid`, their parents, and so on.
+fn descends(pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: &u32| Stat::of(*pid).ok()?.parent().filter(|parent| *parent != 0);
+    std::iter::successors(parent(&pid), parent).any(|it| it == ancestor)
 }
 
 /// The socket that agents connect to.
@@ -73,6 +80,14 @@ impl Channel {
     pub(crate) fn peer(&self) -> io::Result<u32> {
         let credentials = sockopt::socket_peercred(&self.0)?;
         Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// True if the other side is of this user, or a program that was started by this process and has become
+    /// another user since.
+    pub(crate) fn is_admitted(&self) -> io::Result<bool> {
+        let credentials = sockopt::socket_peercred(&self.0)?;
+        let is_ours = credentials.uid == rustix::process::geteuid();
+        Ok(is_ours || descends(self.peer()?, std::process::id()))
     }
 
     /// The agent's first message; `None` if its version differs.

@@ -115,12 +115,16 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Receives the agent's first message; `None` if its version differs.
+    /// Receives the agent's first message; `None` if its version differs, or if the other side is no program
+    /// of this session.
     pub(crate) fn begin(
         channel: Channel,
         spaces: Arc<Spaces>,
         stops: Arc<StopLog>,
     ) -> io::Result<Option<Self>> {
+        if !channel.is_admitted()? {
+            return Ok(None);
+        }
         let Some(hello) = channel.greeting()? else {
             return Ok(None);
         };

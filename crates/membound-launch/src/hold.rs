@@ -23,12 +23,13 @@ const MAX_PROCESSES: usize = 64;
 impl Server {
     /// Requests a trial in a process.
     pub(crate) fn hold(&self, holding: Holding) {
+        let pid = holding.pid;
         {
             let mut state = self.trials.state();
             state.wanted = Some(holding);
             state.done = None;
         }
-        self.doorbells.ring();
+        self.doorbells.ring_for(pid);
     }
 
     /// Makes the trial that is requested for the process of this conversation, if there is one.

@@ -1,15 +1,17 @@
 //! Wakes the control threads of programs whose patches are to change.
 //!
-//! All of them share one doorbell: a counter in a page that every live process maps. A control thread that
-//! wakes asks what is wanted; a late one gets the newest state.
+//! All of them share one doorbell, a page that every live process maps (see [`membound_wire::own_word`]). A
+//! control thread that is rung for asks what is wanted; a late one gets the newest state.
 
 use std::fs::File;
 use std::io;
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use membound_wire::{DOORBELL_BYTES, own_word, waking_bits};
 use memmap2::MmapRaw;
 use rustix::thread::futex;
 
@@ -19,7 +21,15 @@ use crate::memfd;
 use crate::orders::{NewModules, Order, Part};
 use crate::room;
 
-const PAGE_BYTES: u64 = 4096;
+/// Name of the page, and the name that it has in lists of mappings.
+const NAME: &str = "membound-doorbell";
+const MAPPED_NAME: &str = "/memfd:membound-doorbell (deleted)";
+
+/// True if the process `pid` has mapped a doorbell: it loses it when it executes another program.
+pub(crate) fn has_control_thread(pid: u32) -> bool {
+    let is_doorbell = |map: &Mapping| map.name == MAPPED_NAME;
+    maps::of(pid).is_ok_and(|maps| maps.iter().any(is_doorbell))
+}
 
 /// The doorbell.
 #[derive(Debug, Default)]
@@ -27,11 +37,13 @@ pub(crate) struct Doorbells(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of rings so far, including those before the page was made: a change made while the first
-    /// program was being prepared may have come too late for it.
-    rings: u32,
+    /// Rings before the page was made: a change made while the first program was being prepared may have
+    /// come too late for it.
+    early_rings: u32,
     /// Made when the first process maps it.
     bell: Option<Bell>,
+    /// True if the number of any process differs from that in its own namespace, which chooses its word.
+    numbers_differ: bool,
 }
 
 impl State {
@@ -40,7 +52,7 @@ impl State {
             Some(bell) => bell,
             None => {
                 let bell = Bell::make()?;
-                bell.counter().store(self.rings, Ordering::Release);
+                (0..self.early_rings).for_each(|_| bell.ring());
                 bell
             }
         };
@@ -48,12 +60,16 @@ impl State {
     }
 
     fn ring(&mut self) {
-        self.rings = self.rings.wrapping_add(1);
-        if let Some(bell) = &self.bell {
-            let counter = bell.counter();
-            counter.store(self.rings, Ordering::Release);
-            // If no thread waits, nothing happens.
-            let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
+        match &self.bell {
+            Some(bell) => bell.ring(),
+            None => self.early_rings += 1,
+        }
+    }
+
+    fn ring_for(&mut self, pid: u32) {
+        match &self.bell {
+            Some(bell) if !self.numbers_differ => bell.ring_for(pid),
+            _ => self.ring(),
         }
     }
 }
@@ -66,15 +82,40 @@ struct Bell {
 
 impl Bell {
     fn make() -> io::Result<Self> {
-        let file = memfd::zeroed("membound-doorbell", PAGE_BYTES)?;
+        let file = memfd::zeroed(NAME, DOORBELL_BYTES as u64)?;
         let page = MmapRaw::map_raw(&file)?;
         Ok(Self { file, page })
     }
 
-    fn counter(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped as long as `self` lives, its start is aligned, and all processes that
-        // map it use these four bytes only as an atomic counter.
-        unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast()) }
+    /// Rings for all processes.
+    fn ring(&self) {
+        for offset in (4..DOORBELL_BYTES).step_by(4) {
+            self.word(offset).fetch_add(1, Ordering::Relaxed);
+        }
+        self.wake(NonZero::<u32>::MAX);
+    }
+
+    /// Rings for the process `pid`, and for those that share its word.
+    fn ring_for(&self, pid: u32) {
+        self.word(own_word(pid)).fetch_add(1, Ordering::Relaxed);
+        self.wake(NonZero::new(waking_bits(pid)).unwrap_or(NonZero::<u32>::MAX));
+    }
+
+    fn wake(&self, bits: NonZero<u32>) {
+        let all = self.word(0);
+        // Release: whoever sees this ring sees the own words that were written for it.
+        all.fetch_add(1, Ordering::Release);
+        // If no thread waits, nothing happens.
+        let most = i32::MAX.unsigned_abs();
+        let _ = futex::wake_bitset(all, futex::Flags::empty(), most, bits);
+    }
+
+    /// The word at `offset`, a multiple of 4 below the length of the page.
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset % 4 == 0 && offset < DOORBELL_BYTES);
+        // SAFETY: the page is mapped as long as `self` lives, the word is aligned and inside, and all
+        // processes that map it use its words only as atomic counters.
+        unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast::<u8>().add(offset).cast()) }
     }
 }
 
@@ -89,16 +130,35 @@ impl Doorbells {
         let file = self.state().bell()?.file.try_clone()?;
         let inode = file.metadata()?.ino();
         let near = conversation.agent();
-        map_near(conversation, maps, &near, PAGE_BYTES, inode, |range| {
-            let part = Part::shared(range, file.as_fd());
-            conversation.map_and(&part, Order::listen(range.start, modules))
-        })
+        map_near(
+            conversation,
+            maps,
+            &near,
+            DOORBELL_BYTES as u64,
+            inode,
+            |range| {
+                let part = Part::shared(range, file.as_fd());
+                conversation.map_and(&part, Order::listen(range.start, modules))
+            },
+        )
         .map(drop)
     }
 
     /// Wakes all control threads, and those that map the doorbell later.
     pub(crate) fn ring(&self) {
         self.state().ring();
+    }
+
+    /// Wakes the control thread of the process `pid`.
+    pub(crate) fn ring_for(&self, pid: u32) {
+        self.state().ring_for(pid);
+    }
+
+    /// Notes the number of a process in its own namespace.
+    pub(crate) fn note_number(&self, pid: u32, own: u32) {
+        if pid != own {
+            self.state().numbers_differ = true;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -144,17 +204,33 @@ pub(crate) fn map_near(
 mod tests {
     use super::*;
 
+    fn counts(state: &mut State, pid: u32) -> (u32, u32) {
+        let bell = state.bell().expect("there is memory for a page");
+        let count = |offset| bell.word(offset).load(Ordering::Acquire);
+        (count(0), count(own_word(pid)))
+    }
+
     /// Control threads begin at 0: a ring before one starts must wake it.
     #[test]
     fn a_ring_before_anybody_listens_is_heard() {
         let mut state = State::default();
         state.ring();
-        let heard = |state: &mut State| {
-            let bell = state.bell().expect("there is memory for a page");
-            bell.counter().load(Ordering::Acquire)
-        };
-        assert_eq!(heard(&mut state), 1);
+        assert_eq!(counts(&mut state, 5), (1, 1));
         state.ring();
-        assert_eq!(heard(&mut state), 2);
+        assert_eq!(counts(&mut state, 5), (2, 2));
+    }
+
+    #[test]
+    fn a_ring_for_one_process_changes_its_own_word_only() {
+        let mut state = State::default();
+        assert_eq!(counts(&mut state, 5), (0, 0));
+        state.ring_for(5);
+        assert_eq!(counts(&mut state, 5), (1, 1));
+        assert_eq!(counts(&mut state, 6), (1, 0));
+        // Where its own word is not known, it is rung for with all others.
+        state.numbers_differ = true;
+        state.ring_for(5);
+        assert_eq!(counts(&mut state, 5), (2, 2));
+        assert_eq!(counts(&mut state, 6), (2, 1));
     }
 }

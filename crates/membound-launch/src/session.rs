@@ -214,6 +214,10 @@ impl Session {
         let agent = directory.path().join("agent.so");
         let control = directory.path().join("control");
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
+        if rustix::process::geteuid().is_root() {
+            open_for_all(directory.path(), 0o711).map_err(prepare)?;
+            open_for_all(&control, 0o666).map_err(prepare)?;
+        }
         let mut plan = options.plan;
         if (options.timers.is_some() || options.harvest.is_some()) && plan.hooks == Hooks::Plant {
             let waits = options.harvest.as_ref().is_some_and(Harvest::in_waits);
@@ -253,6 +257,7 @@ impl Session {
         let mut environment = program.environment.clone();
         if presence != Agent::Absent && !crate::AGENT.is_empty() {
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
+            open_for_all(&agent, 0o755).map_err(prepare)?;
             let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
             let list = preload(&agent, users.as_deref(), File::open(&path).ok().as_ref());
             spawn::set(&mut environment, PRELOAD, &list);
@@ -546,6 +551,12 @@ fn own_directory(parent: &Path) -> io::Result<TempDir> {
         .prefix("membound-")
         .permissions(fs::Permissions::from_mode(0o700))
         .tempdir_in(parent)
+}
+
+/// Sets the mode of a file that programs need which root starts and which then become another user, as servers
+/// do. Who may converse is decided by [`crate::channel::Channel::is_admitted`].
+fn open_for_all(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 /// The list of preloaded objects with the agent, for the program in `file`. The agent precedes the user's

@@ -11,6 +11,7 @@ use membound_platform::stat::Stat;
 use rustc_hash::FxHashMap;
 
 use crate::ledger::ProcessKey;
+use crate::live;
 
 /// Times that a program is asked again for an exchange that found threads in the way. Each may stop its
 /// threads for as long as the agent retries.
@@ -20,6 +21,16 @@ const MAX_RETRIES: u32 = 2;
 /// waits for an exchange asks every millisecond, and reading `/proc` takes longer than the rest of that
 /// call.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// One check in so many also looks for the agent in those that run, which takes longer: a program may have
+/// executed another one that cannot have it.
+const AGENT_CHECKS: u32 = 16;
+
+/// What is checked of a program that an exchange waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    Runs,
+    HasAgent,
+}
 
 /// What to do with a change that is refused for temporary reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +57,23 @@ struct Done {
     last: FxHashMap<ProcessKey, u64>,
     /// When the programs were last checked for whether they still run.
     checked: Option<Instant>,
+    /// Checks since an exchange was settled.
+    checks: u32,
 }
 
 impl Done {
-    /// True if every program has done `exchange`. Programs for which `runs` is false are forgotten; it is
-    /// called only if a check is due at `now`.
+    /// True if every program has done `exchange`. Programs that do not pass a check are forgotten; one is made
+    /// only if it is due at `now`.
     fn is_settled(
         &mut self,
         exchange: u64,
         now: Instant,
-        runs: impl Fn(ProcessKey) -> bool,
+        passes: impl Fn(ProcessKey, Check) -> bool,
     ) -> bool {
         let is_settled =
             |last: &FxHashMap<ProcessKey, u64>| last.values().all(|it| *it >= exchange);
         if is_settled(&self.last) {
+            self.checks = 0;
             return true;
         }
         let is_due = |checked: Instant| now.duration_since(checked) >= LIVENESS_CHECK_INTERVAL;
@@ -67,8 +81,13 @@ impl Done {
             return false;
         }
         self.checked = Some(now);
+        self.checks += 1;
+        let check = match self.checks % AGENT_CHECKS {
+            0 => Check::HasAgent,
+            _ => Check::Runs,
+        };
         self.last
-            .retain(|key, last| *last >= exchange || runs(*key));
+            .retain(|key, last| *last >= exchange || passes(*key, check));
         is_settled(&self.last)
     }
 }
@@ -127,10 +146,13 @@ impl Settling {
         !self.programs().last.is_empty()
     }
 
-    /// True if every program that still runs has done `exchange`. The end of a program is noticed within
-    /// [`LIVENESS_CHECK_INTERVAL`].
+    /// True if every program that still runs, with the agent, has done `exchange`. The end of a program is
+    /// noticed within [`LIVENESS_CHECK_INTERVAL`], the loss of its agent within [`AGENT_CHECKS`] of these.
     pub(crate) fn is_settled(&self, exchange: u64) -> bool {
-        self.programs().is_settled(exchange, Instant::now(), runs)
+        let passes = |key: ProcessKey, check| {
+            runs(key) && (check == Check::Runs || live::has_control_thread(key.pid))
+        };
+        self.programs().is_settled(exchange, Instant::now(), passes)
     }
 
     fn programs(&self) -> MutexGuard<'_, Done> {
@@ -185,10 +207,12 @@ mod tests {
         let asked = std::cell::Cell::new(0);
         let mut done = Done::default();
         done.last.insert(ProcessKey { pid: 1, started: 2 }, 0);
+        let looked = std::cell::Cell::new(0);
         let mut is_settled = |ms: u64, runs: bool| {
             let now = begun + Duration::from_millis(ms);
-            done.is_settled(1, now, |_| {
+            done.is_settled(1, now, |_, check| {
                 asked.set(asked.get() + 1);
+                looked.set(looked.get() + u32::from(check == Check::HasAgent));
                 runs
             })
         };
@@ -198,7 +222,19 @@ mod tests {
         assert!(settled_ms.is_some_and(|ms| ms <= 110), "{settled_ms:?}");
         // No exchange is waited for any more.
         assert!(is_settled(201, true));
-        assert_eq!(asked.get(), 11);
+        assert_eq!((asked.get(), looked.get()), (11, 0));
+    }
+
+    #[test]
+    fn who_has_lost_the_agent_is_not_waited_for() {
+        let begun = Instant::now();
+        let mut done = Done::default();
+        done.last.insert(ProcessKey { pid: 1, started: 2 }, 0);
+        let settled_ms = (0..1000).find(|ms| {
+            let now = begun + Duration::from_millis(*ms);
+            done.is_settled(1, now, |_, check| check == Check::Runs)
+        });
+        assert_eq!(settled_ms, Some(150));
     }
 
     #[test]

@@ -61,6 +61,9 @@ impl Table {
     }
 }
 
+/// A table that is made by the first who needs it.
+type TableOnce = Arc<OnceLock<Table>>;
+
 /// Which tables a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -74,7 +77,7 @@ pub(crate) enum Which {
 pub(crate) struct Unwinding {
     processes: Mutex<FxHashMap<ProcessKey, Process>>,
     /// Tables by module, each made once.
-    tables: Mutex<Vec<(Arc<ModulePlan>, Table)>>,
+    tables: Mutex<Vec<(Arc<ModulePlan>, TableOnce)>>,
     /// Files of small tables, one table behind the other; the latest file is the last. Programs that load
     /// the same libraries map the same file.
     files: Mutex<VecDeque<(Vec<Bytes>, Arc<File>)>>,
@@ -288,24 +291,24 @@ impl Unwinding {
 
     /// The table of a module; `None` if it is not at hand and is not to be made now.
     fn of_module(&self, plans: &Plans, module: &Arc<ModulePlan>, which: Which) -> Option<Table> {
-        let tables = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |tables: &[(Arc<ModulePlan>, Table)]| {
-            let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
-            known.map(|(_, table)| table.clone())
-        };
-        if let Some(table) = known(&tables()) {
-            return Some(table);
-        }
-        if which == Which::AtHand && plans.is_large(module) {
+        let once = self.once_of(module);
+        if which == Which::AtHand && once.get().is_none() && plans.is_large(module) {
             return None;
         }
-        // Without the lock: programs that need another table do not wait for this one.
-        let table = Table::of(plans.unwind_table(module));
-        let mut tables = tables();
-        Some(known(&tables).unwrap_or_else(|| {
-            tables.push((Arc::clone(module), table.clone()));
-            table
-        }))
+        let table = once.get_or_init(|| Table::of(plans.unwind_table(module)));
+        Some(table.clone())
+    }
+
+    /// The place for the table of a module. Many processes of one program may ask at the same moment: one of
+    /// them makes the table, without the lock on the list, so that programs that need others do not wait.
+    fn once_of(&self, module: &Arc<ModulePlan>) -> TableOnce {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, once)) = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module)) {
+            return Arc::clone(once);
+        }
+        let once = TableOnce::default();
+        tables.push((Arc::clone(module), Arc::clone(&once)));
+        once
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod allocation;
 mod data;
+mod doorbell;
 mod edit;
 mod harvest;
 mod hold;
@@ -32,6 +33,7 @@ pub use allocation::{
     allocation_span, certain_from_bytes,
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, LEAD_IN, Probe, SLOTS_BYTES, Slots};
+pub use doorbell::{DOORBELL_BYTES, own_word, waking_bits};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use harvest::{
     ASK, CREDIT_UNITS_PER_NS, Context, ControlPage, EVERY_BIT, Idle, LINE_BYTES, NO_EXCEPTIONS,

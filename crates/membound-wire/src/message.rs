@@ -100,8 +100,8 @@ pub enum Action {
     Register = 5,
     /// Removes the trampolines whose code begins at `address`.
     Forget = 6,
-    /// Starts the control thread. Its doorbell is the `u32` at `address` (mapped, shared with the
-    /// launcher), for whose change it waits. Live sessions only. With `mode` 1 the control thread reports
+    /// Starts the control thread. Its doorbell is the page at `address` (mapped, shared with the
+    /// launcher, see [`crate::own_word`]), for whose change it waits. Live sessions only. With `mode` 1 the control thread reports
     /// objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
     Listen = 7,
     /// Wraps the signal handlers that the program has already installed, and every one that it installs

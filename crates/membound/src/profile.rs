@@ -8,7 +8,7 @@ mod repeat;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use membound_launch::{Harvest, Program};
@@ -51,9 +51,10 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     match (args.pid, args.command.split_first()) {
         (Some(pid), _) => attach(pid, options, printed),
         (None, Some((name, arguments))) => {
+            let begun = Instant::now();
             let code = launch(name, arguments, options, printed)?;
             if !args.leave_plans {
-                finish_plans();
+                finish_plans(begun);
             }
             Ok(code)
         }

@@ -49,6 +49,7 @@ impl Server {
             return;
         };
         let pid = conversation.pid;
+        self.doorbells.note_number(pid, conversation.hello.pid);
         let event = conversation.hello.event;
         if event == Event::Doorbell as u32 {
             self.plan_ahead(&conversation);
@@ -87,7 +88,7 @@ impl Server {
                     self.settling.refuse(key, exchanged);
                     conversation.go();
                     drop(turn.take());
-                    self.ask_again(exchanged);
+                    self.ask_again(pid, exchanged);
                     return;
                 }
                 done => {
@@ -142,7 +143,7 @@ impl Server {
         if event == Event::Start as u32 && self.owes_tables(pid) {
             std::thread::sleep(TABLES_AFTER);
             if settling::runs(key) {
-                self.doorbells.ring();
+                self.doorbells.ring_for(pid);
             }
         }
     }
@@ -153,11 +154,11 @@ impl Server {
         unwinding.is_some_and(|unwinding| unwinding.owes(pid))
     }
 
-    /// Wakes programs once more for refused changes, unless a newer exchange was requested meanwhile.
-    fn ask_again(&self, exchange: u64) {
+    /// Wakes a program once more for refused changes, unless a newer exchange was requested meanwhile.
+    fn ask_again(&self, pid: u32, exchange: u64) {
         std::thread::sleep(AGAIN_AFTER);
         if self.settling.number() == exchange {
-            self.doorbells.ring();
+            self.doorbells.ring_for(pid);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use membound_record::{
@@ -65,10 +65,12 @@ pub(crate) enum Recorded {
     Failed(End, ExitCode),
 }
 
-/// Finishes plans that the program did not live to use, so that its next run has them.
-pub(super) fn finish_plans() {
-    const LONGEST: Duration = Duration::from_millis(500);
-    membound_launch::finish_plans(LONGEST);
+/// Finishes plans that the program did not live to use, so that its next run has them. That takes at most a
+/// small part of what the recording, since `begun`, took.
+pub(super) fn finish_plans(begun: Instant) {
+    const LONGEST_OF_SHORT: Duration = Duration::from_millis(500);
+    const PART: u32 = 20;
+    membound_launch::finish_plans(LONGEST_OF_SHORT.max(begun.elapsed() / PART));
 }
 
 /// Records a program to its end.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use membound_analyze::pool_runs;
@@ -44,6 +45,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             output: path.clone(),
             ..options.clone()
         };
+        let begun = Instant::now();
         let end = match once::record(name, arguments, options, Printed::Nothing)? {
             Recorded::Whole(end @ End::Exited(0)) => end,
             Recorded::NotStarted(code) | Recorded::Failed(End::Exited(0), code) => {
@@ -56,7 +58,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
                 return Ok(job::end_like(end));
             }
         };
-        once::finish_plans();
+        once::finish_plans(begun);
         runs.push((path.display().to_string(), report::profile_of(&path)?));
         if !args.quiet {
             output::complain(&progress(number, &runs));

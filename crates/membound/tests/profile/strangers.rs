@@ -1,6 +1,7 @@
 //! Foreign programs and processes: filters on system calls, other users, preloaded objects, programs that end
 //! before recording begins, and debug information of another program.
 
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -112,6 +113,28 @@ fn programs_that_exit_at_once_leave_complete_runs() {
     }
 }
 
+/// Copies a program to where every user may execute it.
+fn copied_for_all(program: &Path, place: &Path) -> PathBuf {
+    let copy = place.join("program");
+    std::fs::copy(program, &copy).expect("it can be copied");
+    for path in [copy.as_path(), place] {
+        set_mode(path, 0o755);
+    }
+    copy
+}
+
+/// The same, for a program that becomes another user when it starts.
+fn copied_as_setuid(program: &Path, place: &Path) -> PathBuf {
+    let copy = copied_for_all(program, place);
+    std::os::unix::fs::chown(&copy, Some(NOBODY), Some(NOBODY)).expect("root may");
+    set_mode(&copy, 0o4755);
+    copy
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("root may");
+}
+
 /// While it runs, the program has another user's rights, and the loader ignores preloaded objects.
 #[test]
 fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
@@ -124,12 +147,7 @@ fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
     };
     let _alone = alone();
     let place = tempfile::tempdir().expect("there is room");
-    let copy = place.path().join("setuid");
-    std::fs::copy(&program, &copy).expect("it can be copied");
-    std::os::unix::fs::chown(&copy, Some(NOBODY), Some(NOBODY)).expect("root may");
-    for (path, mode) in [(copy.as_path(), 0o4755), (place.path(), 0o755)] {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("root may");
-    }
+    let copy = copied_as_setuid(&program, place.path());
     let run = profile_on(unmeasured(), &[], &copy, ["spins", "400"]);
     assert_eq!(text(&run.output.stdout), "done\n", "{}", run.show());
     assert_eq!(run.output.status.code(), Some(0), "{}", run.show());
@@ -141,6 +159,51 @@ fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
             run.show()
         );
     }
+}
+
+/// Servers are started so: by root, as an account of their own.
+#[test]
+fn a_program_that_root_starts_as_another_user_is_patched() {
+    if !is_root() {
+        skipped("root is needed to start a program as another user");
+        return;
+    }
+    let Some(program) = fixture("objects.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("there is room");
+    let copy = copied_for_all(&program, place.path());
+    let words = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsString::from);
+    let words = words.into_iter().chain([copy.into(), "1500".into()]);
+    let run = profile_on(unmeasured(), &["--quiet"], Path::new("setpriv"), words);
+    assert_eq!(run.output.status.code(), Some(0), "{}", run.show());
+    assert_eq!(text(&run.output.stderr), "", "{}", run.show());
+    assert!(run.profile.run.timed_accesses > 0, "{}", run.show());
+}
+
+/// The shell becomes a program that cannot have the agent, and exchanges of patches do not wait for it.
+#[test]
+fn a_process_that_loses_its_agent_does_not_keep_others_from_being_patched() {
+    if !is_root() {
+        skipped("root is needed to make a setuid program");
+        return;
+    }
+    let (Some(program), Some(spins)) = (fixture("objects.c", "-O2"), fixture("mishaps.c", "-O2"))
+    else {
+        return;
+    };
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("there is room");
+    let copy = copied_as_setuid(&spins, place.path());
+    let script = format!(
+        "'{}' 1500 & exec '{}' spins 2500",
+        program.display(),
+        copy.display()
+    );
+    let run = profile_on(unmeasured(), &["--quiet"], Path::new("sh"), ["-c", &script]);
+    assert_eq!(run.output.status.code(), Some(0), "{}", run.show());
+    assert!(run.profile.run.timed_accesses > 0, "{}", run.show());
 }
 
 #[test]
