@@ -8,7 +8,6 @@ use membound_types::{MemoryMoment, MemoryRow, MemoryUse, Outcome};
 use crate::context::Context;
 use crate::groups::GroupId;
 use crate::info;
-use crate::objects::class;
 
 /// Most objects that get a row.
 const MAX_ROWS: usize = 100;
@@ -90,7 +89,7 @@ pub(crate) fn consumption(context: &Context<'_>) -> Outcome<MemoryUse> {
             let peak = peak(&timeline);
             MemoryRow {
                 name: group.name.clone(),
-                kind: class(group.kind),
+                kind: group.kind,
                 peak_bytes: peak.bytes,
                 peak_s: peak.t_s,
                 end_bytes: timeline.last().map_or(0, |last| last.bytes),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use membound_run::{ObjectKind, SiteId};
-use membound_types::{NamedShare, ObjectClass, ObjectRow, OffsetRow};
+use membound_run::SiteId;
+use membound_types::{NamedShare, ObjectRow, OffsetRow};
 use rustc_hash::FxHashMap;
 
 use crate::allocation_chain::allocation_chain;
@@ -53,7 +53,7 @@ pub(crate) fn objects(context: &Context<'_>, rowed: ObjectsWithRows) -> Vec<(Gro
                 .then(|| crate::info::seconds(group.lifetime_ns) / group.freed as f64);
             let row = ObjectRow {
                 name: group.name.clone(),
-                kind: class(group.kind),
+                kind: group.kind,
                 size_bytes: group.size_bytes,
                 alloc_stack: group.stack.map_or_else(Vec::new, |stack| {
                     allocation_chain(context.run, &context.places, stack)
@@ -74,17 +74,6 @@ pub(crate) fn objects(context: &Context<'_>, rowed: ObjectsWithRows) -> Vec<(Gro
         .collect();
     table.sort_by(|(_, a), (_, b)| rows::order((&a.share, &a.name), (&b.share, &b.name)));
     table
-}
-
-pub(crate) const fn class(kind: ObjectKind) -> ObjectClass {
-    match kind {
-        ObjectKind::Heap => ObjectClass::Heap,
-        ObjectKind::Mapped => ObjectClass::Mapped,
-        ObjectKind::File => ObjectClass::File,
-        ObjectKind::Global => ObjectClass::Global,
-        ObjectKind::Stack => ObjectClass::Stack,
-        ObjectKind::Unknown => ObjectClass::Unknown,
-    }
 }
 
 /// Lines of code that stall on each object.

@@ -1,6 +1,6 @@
 //! What was run and how.
 
-use membound_run::{RunData, TimerKind};
+use membound_run::RunData;
 use membound_types::RunInfo;
 
 use crate::context::Context;
@@ -27,13 +27,7 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
         signal: meta.signal,
         processes: run.processes.len() as u64,
         threads: threads(run) as u64,
-        timer: match meta.timer {
-            TimerKind::CpuClock => "cpu-clock",
-            TimerKind::AgentTimer => "agent-timer",
-            TimerKind::Cycles => "cycles",
-            TimerKind::None => "none",
-        }
-        .to_owned(),
+        timer: meta.timer.name().to_owned(),
         imported: meta.imported.clone(),
         samples: samples().count() as u64,
         effective_samples: effective(samples().map(|sample| sample.weight_ns)),

@@ -1,4 +1,4 @@
-//! Compact encoding of bursts.
+//! The table of bursts, with a compact encoding.
 //!
 //! Integers are written in groups of seven bits, the least significant group first; every byte of an integer
 //! but the last has its highest bit set. Sites are their identifiers, one after the other. An access is two
@@ -6,9 +6,54 @@
 //! store. The second is the difference of its address to the previous one of the same position (0 before the
 //! first), with the sign in the lowest bit. A loop over arrays takes 2 or 3 bytes an access.
 
-use crate::SiteId;
+use rusqlite::types::FromSqlError;
+use rusqlite::{Row, Statement};
 
-pub(crate) fn pack_sites(sites: &[SiteId]) -> Vec<u8> {
+use crate::record::{Column, Key, Record};
+use crate::value::Value as _;
+use crate::{Burst, SiteId, ThreadId};
+
+impl Record for Burst {
+    const TABLE: &'static str = "bursts";
+    const KEY: Key = Key::Order;
+    const COLUMNS: &'static [Column] = &[
+        ("from_ns", u64::SQL),
+        ("to_ns", u64::SQL),
+        ("thread", ThreadId::SQL),
+        ("count", u64::SQL),
+        ("sites", Vec::<u8>::SQL),
+        ("accesses", Vec::<u8>::SQL),
+    ];
+    const ABOUT: &'static str = "bursts";
+
+    fn bind(&self, statement: &mut Statement<'_>, from: usize) -> rusqlite::Result<()> {
+        self.from_ns.bind(statement, from)?;
+        self.to_ns.bind(statement, from + 1)?;
+        self.thread.bind(statement, from + 2)?;
+        (self.accesses.len() as u64).bind(statement, from + 3)?;
+        pack_sites(&self.sites).bind(statement, from + 4)?;
+        pack(&self.accesses).bind(statement, from + 5)
+    }
+
+    fn take(row: &Row<'_>, from: usize) -> rusqlite::Result<Self> {
+        let packed_sites = row.get_ref(from + 4)?.as_blob()?;
+        let packed = row.get_ref(from + 5)?.as_blob()?;
+        let sites = unpack_sites(packed_sites);
+        let accesses = unpack(packed);
+        let (Some(sites), Some(accesses)) = (sites, accesses) else {
+            return Err(FromSqlError::InvalidType.into());
+        };
+        Ok(Self {
+            from_ns: u64::take(row, from)?,
+            to_ns: u64::take(row, from + 1)?,
+            thread: ThreadId::take(row, from + 2)?,
+            sites,
+            accesses,
+        })
+    }
+}
+
+fn pack_sites(sites: &[SiteId]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sites.len() * 2);
     for site in sites {
         put(&mut bytes, u64::from(site.0));
@@ -16,7 +61,7 @@ pub(crate) fn pack_sites(sites: &[SiteId]) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn unpack_sites(mut bytes: &[u8]) -> Option<Vec<SiteId>> {
+fn unpack_sites(mut bytes: &[u8]) -> Option<Vec<SiteId>> {
     let mut sites = Vec::new();
     while !bytes.is_empty() {
         sites.push(SiteId(u32::try_from(get(&mut bytes)?).ok()?));
@@ -24,7 +69,7 @@ pub(crate) fn unpack_sites(mut bytes: &[u8]) -> Option<Vec<SiteId>> {
     Some(sites)
 }
 
-pub(crate) fn pack(accesses: &[(u16, u64, bool)]) -> Vec<u8> {
+fn pack(accesses: &[(u16, u64, bool)]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(accesses.len() * 3);
     let mut last = Vec::new();
     for &(site, address, store) in accesses {
@@ -37,7 +82,7 @@ pub(crate) fn pack(accesses: &[(u16, u64, bool)]) -> Vec<u8> {
 }
 
 /// Reverses [`pack`]; `None` when the bytes are not valid.
-pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<(u16, u64, bool)>> {
+fn unpack(mut bytes: &[u8]) -> Option<Vec<(u16, u64, bool)>> {
     let mut accesses = Vec::with_capacity(bytes.len() / 2);
     let mut last = Vec::new();
     while !bytes.is_empty() {

@@ -1,7 +1,7 @@
 //! Removes rows whose identifiers refer to rows that are missing, so that readers may index by
 //! an identifier without a check. A run that was written in order loses nothing.
 
-use crate::table::Record;
+use crate::record::Record;
 use crate::{Gap, ObjectId, RunData};
 
 /// Number of rows in each table that identifiers refer to.

@@ -15,6 +15,7 @@ mod check;
 mod data;
 mod error;
 mod read;
+mod record;
 mod table;
 mod value;
 mod write;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
-use crate::table::{self, Key, Record};
+use crate::record::{self, Key, Record};
+use crate::table;
 use crate::{APPLICATION, Error, Gap, LAYOUT, Meta, RunData, Thread, check};
 
 /// How long a read waits for the lock of a recording in progress.
@@ -186,7 +187,7 @@ impl Reader<'_> {
         if columns.is_empty() && table::LATER_TABLES.contains(&R::TABLE) {
             return Ok(());
         }
-        let mut statement = self.connection.prepare(&table::select::<R>(&columns))?;
+        let mut statement = self.connection.prepare(&record::select::<R>(&columns))?;
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {
             match R::KEY {

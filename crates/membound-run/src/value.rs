@@ -1,13 +1,11 @@
 //! How values are stored in columns: integers of any width as SQLite's signed 64 bits (`u64` with the same
 //! bits), variants by name as text, lists as JSON, `None` as NULL.
 
+use std::str::FromStr;
+
+use membound_types::{AccessSampler, ObjectClass, Operation, ServedBy, Snoop, Translation};
 use rusqlite::types::FromSqlError;
 use rusqlite::{Row, Statement};
-
-use crate::{
-    AccessSampler, FrameId, ModuleId, ModuleKind, ObjectId, ObjectKind, Operation, ProcessId,
-    ServedBy, SiteId, SiteKind, Snoop, StackId, ThreadId, TimerKind, Translation,
-};
 
 /// A type that fits into one column.
 pub(crate) trait Value: Sized {
@@ -40,88 +38,43 @@ macro_rules! narrow {
 
 narrow!(u8, u16, u32, i32);
 
-macro_rules! positions {
-    ($($Id:ident),+) => {$(
-        impl Value for $Id {
-            const SQL: &'static str = "INTEGER";
-
-            fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()> {
-                self.0.bind(statement, at)
-            }
-
-            fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
-                u32::take(row, at).map(Self)
-            }
-        }
-    )+};
-}
-
-positions!(
-    ProcessId, ThreadId, ModuleId, FrameId, StackId, SiteId, ObjectId
-);
-
-/// Stores variants by the names that they have in the file.
-macro_rules! words {
-    ($($Type:ident { $($Variant:ident = $word:literal),+ $(,)? })+) => {$(
-        impl Value for $Type {
-            const SQL: &'static str = "TEXT";
-
-            fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()> {
-                statement.raw_bind_parameter(at, match self {
-                    $(Self::$Variant => $word,)+
-                })
-            }
-
-            fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
-                match row.get_ref(at)?.as_str().map_err(foreign)? {
-                    $($word => Ok(Self::$Variant),)+
-                    _ => Err(foreign(FromSqlError::InvalidType)),
-                }
-            }
-        }
-
-        #[cfg(test)]
-        impl $Type {
-            /// All of them.
-            pub(crate) const ALL: &[Self] = &[$(Self::$Variant),+];
-        }
-    )+};
-}
-
-words! {
-    TimerKind {
-        CpuClock = "cpu-clock", AgentTimer = "agent-timer", Cycles = "cycles", None = "none",
-    }
-    ModuleKind {
-        File = "file", Vdso = "vdso", Jit = "jit", Agent = "agent", Kernel = "kernel",
-    }
-    SiteKind { Load = "load", Store = "store", Both = "both", Locked = "locked" }
-    ObjectKind {
-        Heap = "heap", Mapped = "mapped", File = "file", Global = "global", Stack = "stack",
-        Unknown = "unknown",
-    }
-}
-
-/// Stores enums of documents under the names that documents have.
+/// Stores enums under the names of their values.
 macro_rules! names {
-    ($($Type:ident),+) => {$(
-        impl Value for $Type {
+    ($($Type:ty),+) => {$(
+        impl $crate::value::Value for $Type {
             const SQL: &'static str = "TEXT";
 
-            fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()> {
+            fn bind(
+                &self,
+                statement: &mut rusqlite::Statement<'_>,
+                at: usize,
+            ) -> rusqlite::Result<()> {
                 statement.raw_bind_parameter(at, self.name())
             }
 
-            fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
-                let name = row.get_ref(at)?.as_str().map_err(foreign)?;
-                name.parse()
-                    .map_err(|_| foreign(FromSqlError::InvalidType))
+            fn take(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Self> {
+                $crate::value::parsed(row, at)
             }
         }
     )+};
 }
 
-names!(AccessSampler, Operation, ServedBy, Snoop, Translation);
+pub(crate) use names;
+
+/// The value whose name is in column `at`.
+pub(crate) fn parsed<T: FromStr>(row: &Row<'_>, at: usize) -> rusqlite::Result<T> {
+    let name = row.get_ref(at)?.as_str().map_err(foreign)?;
+    name.parse().map_err(|_| foreign(FromSqlError::InvalidType))
+}
+
+names!(
+    AccessSampler,
+    ObjectClass,
+    Operation,
+    ServedBy,
+    Snoop,
+    Translation
+);
 
 impl Value for u64 {
     const SQL: &'static str = "INTEGER";
@@ -241,6 +194,7 @@ mod tests {
     use serde::Serialize;
 
     use super::*;
+    use crate::{ModuleKind, SiteKind, TimerKind};
 
     /// The file has the same words as serde, so that exports and queries agree.
     #[track_caller]
@@ -259,10 +213,10 @@ mod tests {
 
     #[test]
     fn variants_have_the_words_of_serde() {
-        check(TimerKind::ALL);
-        check(ModuleKind::ALL);
-        check(SiteKind::ALL);
-        check(ObjectKind::ALL);
+        check(&TimerKind::ALL);
+        check(&ModuleKind::ALL);
+        check(&SiteKind::ALL);
+        check(&ObjectClass::ALL);
         check(&AccessSampler::ALL);
         check(&Operation::ALL);
         check(&ServedBy::ALL);

@@ -16,7 +16,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::check;
-use crate::table::{self, Key, Record};
+use crate::record::{self, Key, Record};
+use crate::table;
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
     Frame, FrameId, Gap, HardwareAccess, Hold, LAYOUT, Laps, LiveBytes, Location, LoopAround,
@@ -172,12 +173,6 @@ impl Writer {
         run.meta.complete = dangling.is_empty();
         run.gaps.extend(dangling);
         Some(run)
-    }
-
-    /// Path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     positioned! {
@@ -445,7 +440,7 @@ fn insert<R: Record, B: Borrow<R>>(
     connection: &Connection,
     rows: impl Iterator<Item = (u64, B)>,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare(&table::insert::<R>())?;
+    let mut statement = connection.prepare(&record::insert::<R>())?;
     for (id, row) in rows {
         let from = match R::KEY {
             Key::Position => {

@@ -2,8 +2,10 @@
 
 /// Defines an enum whose values have names, written in place of discriminants.
 ///
-/// serde writes and reads the name, `name()` and `Display` return it, and `FromStr` parses it; `ALL` lists
-/// all values in the order of declaration. Readable titles are left to the crate that displays them.
+/// serde, whose traits the enum derives, writes and reads the name, `name()` and `Display` return it, and
+/// `FromStr` parses it; `ALL` lists all values in the order of declaration. Readable titles are left to the
+/// crate that displays them.
+#[macro_export]
 macro_rules! named {
     (
         $(#[$of_enum:meta])*

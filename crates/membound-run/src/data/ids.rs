@@ -1,12 +1,14 @@
 //! Identifiers: positions in the vectors of a run.
 
-use serde::{Deserialize, Serialize};
+use rusqlite::{Row, Statement};
+
+use crate::value::Value;
 
 /// Defines positions in the vectors of [`crate::RunData`].
 macro_rules! ids {
     ($($(#[$meta:meta])* $Name:ident;)+) => {$(
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $Name(pub u32);
 
         impl $Name {
@@ -14,6 +16,18 @@ macro_rules! ids {
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
+            }
+        }
+
+        impl Value for $Name {
+            const SQL: &'static str = u32::SQL;
+
+            fn bind(&self, statement: &mut Statement<'_>, at: usize) -> rusqlite::Result<()> {
+                self.0.bind(statement, at)
+            }
+
+            fn take(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
+                u32::take(row, at).map(Self)
             }
         }
     )+};

@@ -1,91 +1,80 @@
 //! Objects in memory and the call chains that allocated them.
 
-use serde::{Deserialize, Serialize};
+pub use membound_types::ObjectClass as ObjectKind;
 
+use crate::record::record;
 use crate::{ProcessId, StackId, ThreadId};
 
-/// An object that samples or accesses fell into.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Object {
-    /// Kind of memory.
-    pub kind: ObjectKind,
-    /// Process that has the object.
-    pub process: ProcessId,
-    /// First address in the process.
-    pub address: u64,
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Symbol, path, or function that allocated it (`malloc`, `mmap`); empty if none.
-    pub name: String,
-    /// Call chain that allocated it.
-    pub stack: Option<StackId>,
-    /// Thread that allocated it, or whose stack it is.
-    pub thread: Option<ThreadId>,
-    /// Time of the allocation.
-    pub allocated_ns: Option<u64>,
-    /// Time of the free.
-    pub freed_ns: Option<u64>,
-    /// Number of blocks that it represents: small blocks may be sampled.
-    pub weight: f64,
+record! { "objects", Position, missing "objects" =>
+    /// An object that samples or accesses fell into.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Object {
+        /// Kind of memory.
+        pub kind: ObjectKind,
+        /// Process that has the object.
+        pub process: ProcessId,
+        /// First address in the process.
+        pub address: u64,
+        /// Size in bytes.
+        pub size_bytes: u64,
+        /// Symbol, path, or function that allocated it (`malloc`, `mmap`); empty if none.
+        pub name: String,
+        /// Call chain that allocated it.
+        pub stack: Option<StackId>,
+        /// Thread that allocated it, or whose stack it is.
+        pub thread: Option<ThreadId>,
+        /// Time of the allocation.
+        pub allocated_ns: Option<u64>,
+        /// Time of the free.
+        pub freed_ns: Option<u64>,
+        /// Number of blocks that it represents: small blocks may be sampled.
+        pub weight: f64,
+    }
 }
 
-/// Kind of memory of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ObjectKind {
-    /// A block of an allocator.
-    Heap,
-    /// Memory that the program mapped without a file.
-    Mapped,
-    /// A file that the program mapped.
-    File,
-    /// A variable of a module.
-    Global,
-    /// A thread's stack.
-    Stack,
-    /// Memory whose kind is not known.
-    Unknown,
+record! { "allocations", Order, missing "objects" =>
+    /// All blocks that one call chain allocated with one function.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Allocations {
+        /// Call chain that allocated.
+        pub stack: StackId,
+        /// Process that allocated.
+        pub process: ProcessId,
+        /// `malloc`, `calloc`, `mmap`, …
+        pub function: String,
+        /// Number of blocks; an estimate where they were sampled.
+        pub blocks: u64,
+        /// Variance of `blocks` where they were sampled; `None` if all were counted.
+        pub blocks_variance: Option<f64>,
+        /// Sum of the blocks' sizes.
+        pub bytes: u64,
+        /// Number of blocks that were freed.
+        pub freed: u64,
+        /// Sum of the freed blocks' lifetimes, in nanoseconds.
+        pub lifetime_ns: u64,
+        /// Most bytes that were live at once.
+        pub peak_bytes: u64,
+    }
 }
 
-/// All blocks that one call chain allocated with one function.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Allocations {
-    /// Call chain that allocated.
-    pub stack: StackId,
-    /// Process that allocated.
-    pub process: ProcessId,
-    /// `malloc`, `calloc`, `mmap`, …
-    pub function: String,
-    /// Number of blocks; an estimate where they were sampled.
-    pub blocks: u64,
-    /// Variance of `blocks` where they were sampled; `None` if all were counted.
-    pub blocks_variance: Option<f64>,
-    /// Sum of the blocks' sizes.
-    pub bytes: u64,
-    /// Number of blocks that were freed.
-    pub freed: u64,
-    /// Sum of the freed blocks' lifetimes, in nanoseconds.
-    pub lifetime_ns: u64,
-    /// Most bytes that were live at once.
-    pub peak_bytes: u64,
-}
-
-/// Live bytes of one call chain and function in one step of time. Steps without a change have no row: the
-/// bytes at the end of the previous row still hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveBytes {
-    /// Call chain that allocated.
-    pub stack: StackId,
-    /// Process that allocated.
-    pub process: ProcessId,
-    /// `malloc`, `calloc`, `mmap`, …
-    pub function: String,
-    /// Start of the step.
-    pub from_ns: u64,
-    /// End of the step.
-    pub to_ns: u64,
-    /// Live bytes at the end of the step; an estimate where blocks were sampled.
-    pub bytes: u64,
-    /// Most live bytes during the step.
-    pub peak_bytes: u64,
+record! { "live", Order, missing "objects" =>
+    /// Live bytes of one call chain and function in one step of time. Steps without a change have no row: the
+    /// bytes at the end of the previous row still hold.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LiveBytes {
+        /// Call chain that allocated.
+        pub stack: StackId,
+        /// Process that allocated.
+        pub process: ProcessId,
+        /// `malloc`, `calloc`, `mmap`, …
+        pub function: String,
+        /// Start of the step.
+        pub from_ns: u64,
+        /// End of the step.
+        pub to_ns: u64,
+        /// Live bytes at the end of the step; an estimate where blocks were sampled.
+        pub bytes: u64,
+        /// Most live bytes during the step.
+        pub peak_bytes: u64,
+    }
 }

@@ -2,40 +2,46 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::record;
+use crate::value::names;
 use crate::{ModuleId, ProcessId};
 
-/// A process image: an exec begins another one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Process {
-    /// Number that the kernel gave the process.
-    pub pid: u32,
-    /// Number of the process that started it.
-    pub parent: Option<u32>,
-    /// Path of the executable.
-    pub path: String,
-    /// Time of its start.
-    pub start_ns: u64,
-    /// Time of its end; `None` if it was still running.
-    pub end_ns: Option<u64>,
-    /// Why nothing was patched in it.
-    pub unpatched: Option<String>,
+record! { "processes", Position, missing "processes" =>
+    /// A process image: an exec begins another one.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct Process {
+        /// Number that the kernel gave the process.
+        pub pid: u32,
+        /// Number of the process that started it.
+        pub parent: Option<u32>,
+        /// Path of the executable.
+        pub path: String,
+        /// Time of its start.
+        pub start_ns: u64,
+        /// Time of its end; `None` if it was still running.
+        pub end_ns: Option<u64>,
+        /// Why nothing was patched in it.
+        pub unpatched: Option<String>,
+    }
 }
 
-/// A thread of one of the processes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Thread {
-    /// Process image that the thread belongs to.
-    pub process: ProcessId,
-    /// Number that the kernel gave the thread.
-    pub tid: u32,
-    /// Name of the thread (`comm`), at most 15 bytes.
-    pub name: String,
-    /// Time of its start.
-    pub start_ns: u64,
-    /// Time of its end; `None` if it was still running.
-    pub end_ns: Option<u64>,
-    /// CPU time in nanoseconds, as the kernel counts it, where it could be read.
-    pub cpu_ns: Option<u64>,
+record! { "threads", Position, missing "processes" =>
+    /// A thread of one of the processes.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Thread {
+        /// Process image that the thread belongs to.
+        pub process: ProcessId,
+        /// Number that the kernel gave the thread.
+        pub tid: u32,
+        /// Name of the thread (`comm`), at most 15 bytes.
+        pub name: String,
+        /// Time of its start.
+        pub start_ns: u64,
+        /// Time of its end; `None` if it was still running.
+        pub end_ns: Option<u64>,
+        /// CPU time in nanoseconds, as the kernel counts it, where it could be read.
+        pub cpu_ns: Option<u64>,
+    }
 }
 
 impl Thread {
@@ -59,50 +65,57 @@ impl Thread {
     }
 }
 
-/// A piece of code: a file, or code without a file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Module {
-    /// Path, or `[vdso]`, `[jit]`, `[agent]`, `[kernel]`.
-    pub path: String,
-    /// Build-id in hexadecimal digits.
-    pub build_id: Option<String>,
-    /// SHA-256 of its text, where it has no build-id.
-    pub text_hash: Option<String>,
-    /// Kind of code.
-    pub kind: ModuleKind,
+record! { "modules", Position, missing "names" =>
+    /// A piece of code: a file, or code without a file.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Module {
+        /// Path, or `[vdso]`, `[jit]`, `[agent]`, `[kernel]`.
+        pub path: String,
+        /// Build-id in hexadecimal digits.
+        pub build_id: Option<String>,
+        /// SHA-256 of its text, where it has no build-id.
+        pub text_hash: Option<String>,
+        /// Kind of code.
+        pub kind: ModuleKind,
+    }
 }
 
-/// Kind of a module's code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModuleKind {
-    /// An executable or a library.
-    File,
-    /// The vdso, which the kernel maps into each process.
-    Vdso,
-    /// Code made at run time; addresses of its frames are those of the process.
-    Jit,
-    /// membound's own code in the program.
-    Agent,
-    /// The kernel.
-    Kernel,
+membound_types::named! {
+    /// Kind of a module's code.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum ModuleKind {
+        /// An executable or a library.
+        File = "file",
+        /// The vdso, which the kernel maps into each process.
+        Vdso = "vdso",
+        /// Code made at run time; addresses of its frames are those of the process.
+        Jit = "jit",
+        /// membound's own code in the program.
+        Agent = "agent",
+        /// The kernel.
+        Kernel = "kernel",
+    }
 }
 
-/// Where a module was mapped in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// Process with the mapping.
-    pub process: ProcessId,
-    /// Module that is mapped.
-    pub module: ModuleId,
-    /// First mapped address.
-    pub start: u64,
-    /// First address after the mapping.
-    pub end: u64,
-    /// Address in the process minus address in the file.
-    pub bias: u64,
-    /// Time of the mapping.
-    pub t_ns: u64,
+names!(ModuleKind);
+
+record! { "mappings", Order, missing "names" =>
+    /// Where a module was mapped in a process.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Mapping {
+        /// Process with the mapping.
+        pub process: ProcessId,
+        /// Module that is mapped.
+        pub module: ModuleId,
+        /// First mapped address.
+        pub start: u64,
+        /// First address after the mapping.
+        pub end: u64,
+        /// Address in the process minus address in the file.
+        pub bias: u64,
+        /// Time of the mapping.
+        pub t_ns: u64,
+    }
 }
 
 #[cfg(test)]

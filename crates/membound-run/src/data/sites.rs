@@ -2,36 +2,43 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::record;
+use crate::value::names;
 use crate::{FrameId, ObjectId, SiteId, ThreadId};
 
-/// An instruction that accesses memory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Site {
-    /// Address of the instruction.
-    pub frame: FrameId,
-    /// Whether it loads, stores, or both.
-    pub kind: SiteKind,
-    /// Bytes of one access, 0 if unknown.
-    pub bytes: u32,
-    /// The instruction in Intel's syntax.
-    pub text: String,
-    /// Why it could not be patched; `None` if it could, or was not tried.
-    pub refused: Option<String>,
+record! { "sites", Position, missing "latencies" =>
+    /// An instruction that accesses memory.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Site {
+        /// Address of the instruction.
+        pub frame: FrameId,
+        /// Whether it loads, stores, or both.
+        pub kind: SiteKind,
+        /// Bytes of one access, 0 if unknown.
+        pub bytes: u32,
+        /// The instruction in Intel's syntax.
+        pub text: String,
+        /// Why it could not be patched; `None` if it could, or was not tried.
+        pub refused: Option<String>,
+    }
 }
 
-/// Direction of an instruction's access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SiteKind {
-    /// Reads.
-    Load,
-    /// Writes.
-    Store,
-    /// Reads and writes.
-    Both,
-    /// Reads and writes atomically.
-    Locked,
+membound_types::named! {
+    /// Direction of an instruction's access.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum SiteKind {
+        /// Reads.
+        Load = "load",
+        /// Writes.
+        Store = "store",
+        /// Reads and writes.
+        Both = "both",
+        /// Reads and writes atomically.
+        Locked = "locked",
+    }
 }
+
+names!(SiteKind);
 
 impl SiteKind {
     /// Whether it writes.
@@ -47,70 +54,76 @@ impl SiteKind {
     }
 }
 
-/// Executions of a site in one span of time, over all threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Executions {
-    /// The site.
-    pub site: SiteId,
-    /// Start of the counted span.
-    pub from_ns: u64,
-    /// End of the counted span.
-    pub to_ns: u64,
-    /// Number of executions, over all processes.
-    pub count: u64,
-    /// CPU time of all threads in the span, in nanoseconds, without the estimated time of the counting
-    /// patches.
-    pub cpu_ns: u64,
-    /// Lower bound of that: the patches took the most that samples permit.
-    pub least_cpu_ns: Option<u64>,
-    /// Upper bound of that: the patches took nothing.
-    pub most_cpu_ns: Option<u64>,
+record! { "executions", Order, missing "latencies" =>
+    /// Executions of a site in one span of time, over all threads.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Executions {
+        /// The site.
+        pub site: SiteId,
+        /// Start of the counted span.
+        pub from_ns: u64,
+        /// End of the counted span.
+        pub to_ns: u64,
+        /// Number of executions, over all processes.
+        pub count: u64,
+        /// CPU time of all threads in the span, in nanoseconds, without the estimated time of the counting
+        /// patches.
+        pub cpu_ns: u64,
+        /// Lower bound of that: the patches took the most that samples permit.
+        pub least_cpu_ns: Option<u64>,
+        /// Upper bound of that: the patches took nothing.
+        pub most_cpu_ns: Option<u64>,
+    }
 }
 
-/// Executions of a site by one thread in a span without patches, from a register to which each iteration of
-/// the site's loop adds a constant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Laps {
-    /// The site, which executes once in each iteration.
-    pub site: SiteId,
-    /// The thread.
-    pub thread: ThreadId,
-    /// Start of the counted span.
-    pub from_ns: u64,
-    /// End of the counted span.
-    pub to_ns: u64,
-    /// Number of executions.
-    pub count: u64,
-    /// CPU time of the thread in the span, in nanoseconds, without its time in the kernel.
-    pub cpu_ns: u64,
+record! { "laps", Order, missing "latencies" =>
+    /// Executions of a site by one thread in a span without patches, from a register to which each iteration of
+    /// the site's loop adds a constant.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Laps {
+        /// The site, which executes once in each iteration.
+        pub site: SiteId,
+        /// The thread.
+        pub thread: ThreadId,
+        /// Start of the counted span.
+        pub from_ns: u64,
+        /// End of the counted span.
+        pub to_ns: u64,
+        /// Number of executions.
+        pub count: u64,
+        /// CPU time of the thread in the span, in nanoseconds, without its time in the kernel.
+        pub cpu_ns: u64,
+    }
 }
 
-/// One access that the latency sampler recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// Time of the access.
-    pub t_ns: u64,
-    /// Thread that accessed.
-    pub thread: ThreadId,
-    /// Instruction that accessed.
-    pub site: SiteId,
-    /// Address that was accessed.
-    pub address: u64,
-    /// Latency in ticks of the time stamp counter, the cost of timing included; `None` if not timed.
-    pub ticks: Option<u32>,
-    /// The same for a load just before that hit the innermost cache: the cost of timing at this time and
-    /// place.
-    pub hit: Option<u32>,
-    /// Ticks until the stores in progress before it were done.
-    pub drain: Option<u32>,
-    /// Whether the access was a store.
-    pub store: bool,
-    /// Object at `address`.
-    pub object: Option<ObjectId>,
-    /// CPU that the thread ran on, where known.
-    pub cpu: Option<u16>,
-    /// NUMA node of the page, where known.
-    pub node: Option<u16>,
+record! { "accesses", Order, missing "latencies" =>
+    /// One access that the latency sampler recorded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access {
+        /// Time of the access.
+        pub t_ns: u64,
+        /// Thread that accessed.
+        pub thread: ThreadId,
+        /// Instruction that accessed.
+        pub site: SiteId,
+        /// Address that was accessed.
+        pub address: u64,
+        /// Latency in ticks of the time stamp counter, the cost of timing included; `None` if not timed.
+        pub ticks: Option<u32>,
+        /// The same for a load just before that hit the innermost cache: the cost of timing at this time and
+        /// place.
+        pub hit: Option<u32>,
+        /// Ticks until the stores in progress before it were done.
+        pub drain: Option<u32>,
+        /// Whether the access was a store.
+        pub store: bool,
+        /// Object at `address`.
+        pub object: Option<ObjectId>,
+        /// CPU that the thread ran on, where known.
+        pub cpu: Option<u16>,
+        /// NUMA node of the page, where known.
+        pub node: Option<u16>,
+    }
 }
 
 /// All accesses of some sites by one thread in a span, without gaps.
@@ -128,17 +141,19 @@ pub struct Burst {
     pub accesses: Vec<(u16, u64, bool)>,
 }
 
-/// Executions of a basic block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockCount {
-    /// First instruction of the block.
-    pub frame: FrameId,
-    /// Length of the block in bytes.
-    pub length: u32,
-    /// Start of the counted span.
-    pub from_ns: u64,
-    /// End of the counted span.
-    pub to_ns: u64,
-    /// Number of executions.
-    pub count: u64,
+record! { "blocks", Order, missing "blocks" =>
+    /// Executions of a basic block.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct BlockCount {
+        /// First instruction of the block.
+        pub frame: FrameId,
+        /// Length of the block in bytes.
+        pub length: u32,
+        /// Start of the counted span.
+        pub from_ns: u64,
+        /// End of the counted span.
+        pub to_ns: u64,
+        /// Number of executions.
+        pub count: u64,
+    }
 }
