@@ -3,7 +3,8 @@
 //!
 //! Times are core clock cycles. Nothing here depends on the CPU that they come from.
 
-pub mod document_000;
+#[cfg(test)]
+pub(crate) mod document_000;
 mod run;
 mod sequence;
 
@@ -28,19 +29,6 @@ pub(crate) const fn around(value: f64, half_width: f64) -> Figure {
         high: value + half_width,
         basis: Basis::Estimated,
     }
-}
-
-/// The number of fillers at which two loads stop overlapping.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cliff {
-    /// Most fillers measured at which the loads still overlap.
-    pub inside_fillers: u32,
-    /// Fewest fillers measured at which the loads no longer overlap.
-    pub outside_fillers: u32,
-    /// Median cycles with at most `inside_fillers` fillers.
-    pub inside_cycles: f64,
-    /// Median cycles with at least `outside_fillers` fillers.
-    pub outside_cycles: f64,
 }
 
 /// The time of N parallel loads with its error.
@@ -183,20 +171,12 @@ fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
 }
 
 /// The document's rule: the first N whose time reaches that of two sequential loads, minus one,
-/// interpolated between two N.
+/// interpolated between two N, with its interval and the two N that it lies between.
 ///
-/// `parallel` holds (N, cycles) with N ascending. More loads never take less time, so the
-/// times are first made monotone, which removes single disturbed cells. Missing if no
-/// N reaches the time (then the parallelism is at least the largest N), or if nothing
-/// was measured.
-#[must_use]
-pub fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64> {
-    let points: Vec<RulePoint> = parallel.iter().copied().map(RulePoint::from).collect();
-    read_rule(&points, sequential_pair_cycles, 0.0).map(|reading| reading.parallelism)
-}
-
-/// [`rule`] with its interval and the two N that it lies between; `pair_half_width` is half
-/// the 95 % interval of the time of two sequential loads.
+/// `parallel` holds the times of N loads; `pair_half_width` is half the 95 % interval of the time
+/// of two sequential loads. More loads never take less time, so the times are first made monotone,
+/// which removes single perturbed cells. Missing if no N reaches the time (then the parallelism
+/// is at least the largest N), or if nothing was measured.
 ///
 /// The interval contains every parallelism at which the times and the time of the pair agree
 /// within their errors: all times are raised, then lowered, by the two half widths added in
@@ -361,44 +341,6 @@ fn most_parallel(points: &[ThroughputPoint]) -> Option<&ThroughputPoint> {
         .max_by(|one, other| one.parallelism.total_cmp(&other.parallelism))
 }
 
-/// Finds the step in (K, cycles): the split into two runs with the smallest sum of
-/// distances from their medians.
-///
-/// `None` if there is no step: fewer than two points on a side, or a height below
-/// a tenth of the lower side or below four times the scatter around the two medians.
-#[must_use]
-pub fn cliff(points: &[(u32, f64)]) -> Option<Cliff> {
-    let mut sorted: Vec<(u32, f64)> = points
-        .iter()
-        .copied()
-        .filter(|(_, cycles)| cycles.is_finite())
-        .collect();
-    sorted.sort_by_key(|(fillers, _)| *fillers);
-    let cycles: Vec<f64> = sorted.iter().map(|(_, cycles)| *cycles).collect();
-    let distance = |side: &[f64]| {
-        median(side).map_or(f64::INFINITY, |middle| {
-            side.iter().map(|value| (value - middle).abs()).sum()
-        })
-    };
-    let split = (2..cycles.len().checked_sub(1)?).min_by(|a, b| {
-        let cost = |at: usize| distance(&cycles[..at]) + distance(&cycles[at..]);
-        cost(*a).total_cmp(&cost(*b))
-    })?;
-    let (inside, outside) = (median(&cycles[..split])?, median(&cycles[split..])?);
-    let residuals: Vec<f64> = cycles
-        .iter()
-        .enumerate()
-        .map(|(index, value)| value - if index < split { inside } else { outside })
-        .collect();
-    let scatter = robust_sigma(&residuals)?;
-    (outside - inside > (0.1 * inside).max(4.0 * scatter)).then(|| Cliff {
-        inside_fillers: sorted[split - 1].0,
-        outside_fillers: sorted[split].0,
-        inside_cycles: inside,
-        outside_cycles: outside,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -483,6 +425,11 @@ mod tests {
     #[test]
     fn loads_that_never_overlap_have_a_parallelism_of_one() {
         assert_eq!(rule(&[(2, 400.0), (3, 600.0)], 400.0), Outcome::Known(1.0));
+    }
+
+    fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64> {
+        let points: Vec<RulePoint> = parallel.iter().copied().map(RulePoint::from).collect();
+        read_rule(&points, sequential_pair_cycles, 0.0).map(|reading| reading.parallelism)
     }
 
     fn cell(loads: u32, fillers: u32, cycles: f64) -> MlpCell {
@@ -578,22 +525,5 @@ mod tests {
             .count();
         // The median's error is itself estimated from nine batches.
         assert!(inside >= 340, "{inside} of 400");
-    }
-
-    #[test]
-    fn the_cliff_is_bracketed_and_noise_is_no_cliff() {
-        let mut points: Vec<(u32, f64)> = (0..=210)
-            .step_by(6)
-            .map(|k| (k, if k <= 186 { 220.0 } else { 420.0 } + f64::from(k % 7)))
-            .collect();
-        points[4].1 = 900.0;
-        let found = cliff(&points).unwrap();
-        assert_eq!((found.inside_fillers, found.outside_fillers), (186, 192));
-        assert!((found.outside_cycles / found.inside_cycles - 1.9).abs() < 0.1);
-        let flat: Vec<(u32, f64)> = (0..40)
-            .map(|k| (k, 200.0 + f64::from(k * 37 % 11)))
-            .collect();
-        assert_eq!(cliff(&flat), None);
-        assert_eq!(cliff(&points[..2]), None);
     }
 }

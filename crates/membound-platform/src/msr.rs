@@ -12,21 +12,6 @@ use membound_types::{CpuId, NotMeasured};
 
 use crate::{Error, Root};
 
-/// Registers of CPUs that can be read and written.
-pub trait Registers {
-    /// The value of a register of a CPU.
-    ///
-    /// # Errors
-    /// [`Error::Read`].
-    fn read(&self, cpu: CpuId, register: u32) -> Result<u64, Error>;
-
-    /// Writes a register of a CPU.
-    ///
-    /// # Errors
-    /// [`Error::Write`].
-    fn write(&self, cpu: CpuId, register: u32, value: u64) -> Result<(), Error>;
-}
-
 /// The register files of the msr module.
 #[derive(Clone, Debug)]
 pub struct MsrFiles {
@@ -56,16 +41,6 @@ impl MsrFiles {
             Ok(_) => Ok(()),
             Err(source) => Err(refused(&path, &source)),
         }
-    }
-}
-
-impl Registers for MsrFiles {
-    fn read(&self, cpu: CpuId, register: u32) -> Result<u64, Error> {
-        read_at(&self.path(cpu), u64::from(register))
-    }
-
-    fn write(&self, cpu: CpuId, register: u32, value: u64) -> Result<(), Error> {
-        write_at(&self.path(cpu), u64::from(register), value)
     }
 }
 
@@ -140,21 +115,19 @@ mod tests {
         let tree = Tree::new().file("dev/cpu/2/msr", vec![0u8; 0x1000]);
         let files = MsrFiles::new(&tree.root());
         files.access(CpuId(2)).unwrap();
-        files.write(CpuId(2), 0x1a4, 0x0102_0304_0506_0708).unwrap();
-        assert_eq!(files.read(CpuId(2), 0x1a4).unwrap(), 0x0102_0304_0506_0708);
-        assert_eq!(files.read(CpuId(2), 0x1a4 + 8).unwrap(), 0);
-        assert_eq!(
-            files.read(CpuId(2), 0x1a4 - 1).unwrap(),
-            0x0203_0405_0607_0800
-        );
+        let path = files.path(CpuId(2));
+        write_at(&path, 0x1a4, 0x0102_0304_0506_0708).unwrap();
+        assert_eq!(read_at(&path, 0x1a4).unwrap(), 0x0102_0304_0506_0708);
+        assert_eq!(read_at(&path, 0x1a4 + 8).unwrap(), 0);
+        assert_eq!(read_at(&path, 0x1a4 - 1).unwrap(), 0x0203_0405_0607_0800);
     }
 
     #[test]
     fn a_high_register_is_in_a_sparse_file() {
         let tree = Tree::new().file("dev/cpu/0/msr", "");
-        let files = MsrFiles::new(&tree.root());
-        files.write(CpuId(0), 0xc000_0108, 0x2f).unwrap();
-        assert_eq!(files.read(CpuId(0), 0xc000_0108).unwrap(), 0x2f);
+        let path = MsrFiles::new(&tree.root()).path(CpuId(0));
+        write_at(&path, 0xc000_0108, 0x2f).unwrap();
+        assert_eq!(read_at(&path, 0xc000_0108).unwrap(), 0x2f);
     }
 
     #[test]
@@ -163,7 +136,7 @@ mod tests {
         let missing = files.access(CpuId(0)).unwrap_err();
         assert_eq!(missing.remedy.as_deref(), Some("as root: modprobe msr"));
         assert!(matches!(
-            files.read(CpuId(0), 0x1a4),
+            read_at(&files.path(CpuId(0)), 0x1a4),
             Err(Error::Read { .. })
         ));
     }

@@ -273,7 +273,7 @@ pub fn states(root: &Root, cpu: &Cpu, on: CpuId) -> Outcome<BTreeMap<String, boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::msr::{MsrFiles, Registers};
+    use crate::msr::{MsrFiles, read_at, write_at};
     use crate::testing::Tree;
 
     fn intel() -> Cpu {
@@ -297,7 +297,8 @@ mod tests {
     fn names_and_states_on_a_fake_register_file() {
         let tree = registers();
         let root = tree.root();
-        MsrFiles::new(&root).write(CpuId(1), 0x1a4, 0b0101).unwrap();
+        let register = MsrFiles::new(&root).path(CpuId(1));
+        write_at(&register, 0x1a4, 0b0101).unwrap();
         let controls = Controls::detect(&root, &intel());
         let controls = controls.known().unwrap();
         assert_eq!(
@@ -345,7 +346,8 @@ mod tests {
             .switch_off(&[], &[CpuId(0)], &guard)
             .unwrap_err();
         assert!(matches!(error, Error::Guard { .. }), "{error}");
-        assert_eq!(MsrFiles::new(&root).read(CpuId(0), 0x1a4).unwrap(), 0);
+        let register = MsrFiles::new(&root).path(CpuId(0));
+        assert_eq!(read_at(&register, 0x1a4).unwrap(), 0);
     }
 
     #[test]

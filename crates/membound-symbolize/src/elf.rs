@@ -15,7 +15,6 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::read::{CompressedData, CompressionFormat, ReadCache, ReadRef};
 use object::{LittleEndian, read};
-use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
 use crate::machine::Machine;
@@ -115,7 +114,6 @@ pub(crate) struct Elf<'data> {
     pub(crate) segments: Vec<Segment>,
     /// Addresses of `.eh_frame_hdr`, from `PT_GNU_EH_FRAME`.
     pub(crate) frame_header: Option<Range<u64>>,
-    program_headers: Vec<u8>,
     pub(crate) build_id: Option<Vec<u8>>,
 }
 
@@ -163,7 +161,6 @@ impl<'data> Elf<'data> {
                 sections: contents.sections,
                 segments: contents.segments,
                 frame_header: contents.frame_header,
-                program_headers: contents.program_headers,
                 build_id: contents.build_id,
             }),
             Err(reason) => Err(Error::Malformed { name, reason }),
@@ -271,16 +268,6 @@ impl<'data> Elf<'data> {
         }
         Ok(())
     }
-
-    /// SHA-256 of program headers and executable segments.
-    pub(crate) fn text_hash(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(&self.program_headers);
-        for segment in self.segments.iter().filter(|segment| segment.executable) {
-            hash.update(self.range(segment.file.clone()).unwrap_or_default());
-        }
-        hexadecimal(&hash.finalize())
-    }
 }
 
 /// Lower-case hexadecimal digits.
@@ -300,7 +287,6 @@ struct Contents {
     sections: Vec<Section>,
     segments: Vec<Segment>,
     frame_header: Option<Range<u64>>,
-    program_headers: Vec<u8>,
     build_id: Option<Vec<u8>>,
 }
 
@@ -323,7 +309,6 @@ impl Contents {
             sections: Vec::new(),
             segments: Vec::new(),
             frame_header: None,
-            program_headers: object::pod::bytes_of_slice(program_headers).to_vec(),
             build_id: None,
         };
         let mut notes = 0;

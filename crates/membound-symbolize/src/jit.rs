@@ -29,17 +29,7 @@ pub struct JitMap {
 }
 
 impl JitMap {
-    /// Parses a map. Malformed lines are skipped and counted.
-    #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let mut map = Self::default();
-        for line in text.lines() {
-            map.add_line(line);
-        }
-        map
-    }
-
-    /// Parses a map that may be long, may not be UTF-8, and may end within a line.
+    /// Parses a map. Malformed lines are skipped and counted. The map may be long, may not be UTF-8, and may end within a line.
     ///
     /// # Errors
     /// When reading fails.
@@ -61,18 +51,6 @@ impl JitMap {
     pub fn find(&self, address: u64) -> Option<&JitEntry> {
         let (_, &(end, entry)) = self.pieces.range(..=address).next_back()?;
         (address < end).then(|| &self.entries[entry])
-    }
-
-    /// Number of entries.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// True if there are no entries.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     /// Number of malformed lines.
@@ -164,12 +142,16 @@ mod tests {
 
     use super::*;
 
+    fn parse(text: &str) -> JitMap {
+        JitMap::read(text.as_bytes()).expect("memory can be read")
+    }
+
     #[test]
     fn lines_are_read_and_damage_is_counted() {
         let text = "7f00 20 LazyCompile:~add /a b.js:1\n0x8000 0x10 _ZN3foo3barEi\n\n\
                     xyz 10 no\n9000 0 empty\n9000\n-1 10 sign\nffffffffffffffff 2 wraps\n9100 10\n";
-        let map = JitMap::parse(text);
-        assert_eq!(map.len(), 2);
+        let map = parse(text);
+        assert_eq!(map.entries.len(), 2);
         assert_eq!(map.damaged(), 6);
         let name = |address| map.find(address).map(|entry| entry.name.as_str());
         assert_eq!(name(0x7eff), None);
@@ -181,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_last_writer_holds_the_addresses() {
-        let map = JitMap::parse("1000 100 old\n1040 20 inside\n10f0 40 over the end\n");
+        let map = parse("1000 100 old\n1040 20 inside\n10f0 40 over the end\n");
         let name = |address| map.find(address).map(|entry| entry.name.as_str());
         assert_eq!(name(0x1000), Some("old"));
         assert_eq!(name(0x1040), Some("inside"));
@@ -198,7 +180,7 @@ mod tests {
         bytes.extend(std::iter::repeat_n(b'x', 200_000));
         bytes.extend_from_slice(b"\n3000 10 last");
         let map = JitMap::read(bytes.as_slice()).expect("memory can be read");
-        assert_eq!(map.len(), 3);
+        assert_eq!(map.entries.len(), 3);
         assert_eq!(map.find(0x1000).map(|e| e.name.as_str()), Some("a\u{fffd}"));
         assert!(
             map.find(0x2000)
@@ -221,7 +203,7 @@ mod tests {
                     bytes[usize::try_from(byte).expect("it is small")] = Some(at);
                 }
             }
-            let map = JitMap::parse(&text);
+            let map = parse(&text);
             for (address, expected) in bytes.iter().enumerate() {
                 let found = map.find(address as u64).map(|entry| entry.name.clone());
                 prop_assert_eq!(found, expected.map(|at| format!("n{at}")));

@@ -122,23 +122,10 @@ impl Symbols {
         }
     }
 
-    /// The path or name that it was opened with.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.elf.name
-    }
-
     /// The build-id in hexadecimal digits.
     #[must_use]
     pub fn build_id(&self) -> Option<&str> {
         self.build_id.as_deref()
-    }
-
-    /// SHA-256 of its program headers and its code in hexadecimal digits: identifies files without a
-    /// build-id.
-    #[must_use]
-    pub fn text_hash(&self) -> String {
-        self.elf.text_hash()
     }
 
     /// Functions and lines at an address of the file, innermost first: the last is the function that contains
@@ -210,24 +197,6 @@ impl Symbols {
     #[must_use]
     pub fn variable(&self, address: u64) -> Option<Variable> {
         self.names().table.variable(address).map(variable)
-    }
-
-    /// The variable at an offset in the module's thread-local block.
-    #[must_use]
-    pub fn thread_local(&self, offset: u64) -> Option<Variable> {
-        self.names().table.thread_local(offset).map(variable)
-    }
-
-    /// Bytes of the file at these addresses; `None` if some are missing.
-    #[must_use]
-    pub fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
-        self.elf.at(address, length as u64)
-    }
-
-    /// True if there is debug information: lines, not only names.
-    #[must_use]
-    pub fn has_lines(&self) -> bool {
-        self.with_debug(|_| ()).is_some()
     }
 
     /// What could not be used, and why: one lower-case fragment each. More are added while addresses

@@ -30,7 +30,6 @@ pub(crate) struct Symbol {
 pub(crate) enum Class {
     Code,
     Data,
-    ThreadLocal,
 }
 
 /// Visibility of a symbol to other files, the widest first.
@@ -50,7 +49,6 @@ impl Symbol {
         match self.kind() {
             elf::STT_FUNC | elf::STT_GNU_IFUNC => Some(Class::Code),
             elf::STT_OBJECT | elf::STT_COMMON => Some(Class::Data),
-            elf::STT_TLS => Some(Class::ThreadLocal),
             // Symbols from assembly may have no type. Absolute symbols are no addresses.
             elf::STT_NOTYPE if self.section < elf::SHN_LORESERVE => {
                 let section = file.sections.get(usize::from(self.section))?;

@@ -32,8 +32,6 @@ pub(crate) struct Table {
     strings: Vec<Vec<u8>>,
     functions: Ranges<Name>,
     variables: Ranges<Name>,
-    /// By offset in each thread's thread-local block.
-    thread_locals: Ranges<Name>,
     sections: Ranges<String>,
 }
 
@@ -51,7 +49,6 @@ impl Table {
         let mut table = Self::default();
         let mut code = Collected::default();
         let mut data = Collected::default();
-        let mut thread_locals = Collected::default();
         for file in [Some(elf), debug].into_iter().flatten() {
             for name in [".symtab", ".dynsym"] {
                 let Some(symbols) = symtab::Symbols::read(file, name) else {
@@ -64,7 +61,6 @@ impl Table {
                     let place = match symbol.class(file) {
                         Some(Class::Code) => &mut code,
                         Some(Class::Data) => &mut data,
-                        Some(Class::ThreadLocal) => &mut thread_locals,
                         None => continue,
                     };
                     place.add(&symbol, strings, &symbols.strings);
@@ -82,7 +78,6 @@ impl Table {
         data.points
             .retain(|(_, item)| !table.is_linkers(&item.what));
         table.variables = data.arrange(&[], &sections(elf, |section| !section.executable()));
-        table.thread_locals = thread_locals.arrange(&[], &[]);
         let named = elf.sections.iter().take(MAX_SECTIONS);
         table.sections = Ranges::new(
             named
@@ -112,10 +107,6 @@ impl Table {
                 end: section.end,
             })
         })
-    }
-
-    pub(crate) fn thread_local(&self, offset: u64) -> Option<FoundSymbol> {
-        self.found(&self.thread_locals, offset)
     }
 
     fn found(&self, ranges: &Ranges<Name>, address: u64) -> Option<FoundSymbol> {

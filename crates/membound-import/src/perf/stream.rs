@@ -114,12 +114,6 @@ impl<'a> PerfData<'a> {
         &self.events
     }
 
-    /// Byte order of the file.
-    #[must_use]
-    pub const fn order(&self) -> ByteOrder {
-        self.order
-    }
-
     /// Number of samples.
     #[must_use]
     pub const fn samples(&self) -> u64 {

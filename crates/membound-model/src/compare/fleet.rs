@@ -87,12 +87,6 @@ impl Reading {
             figures: figures(view),
         }
     }
-
-    /// Name of the processor, by which profiles are grouped.
-    #[must_use]
-    pub fn cpu(&self) -> &str {
-        &self.cpu
-    }
 }
 
 /// Everything about a figure that is the same in all profiles.
@@ -232,12 +226,6 @@ impl Fleet {
             conditions: reading.conditions,
             values,
         });
-    }
-
-    /// Number of profiles added.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.groups.values().map(Vec::len).sum()
     }
 
     /// True if no profile was added.

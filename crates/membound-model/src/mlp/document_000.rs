@@ -7,73 +7,67 @@
 //! transparent huge pages are **enabled** (H: host, G: guest); the captions of sections
 //! 3.1.4 and 3.1.5 repeat that of 3.1.3 and are not used.
 
+use super::{RulePoint, read_rule, sequential_fit, two_point_line};
+
 /// A printed figure: one value, or the two ends of a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Printed {
+pub(crate) struct Printed {
     /// The value; the middle of a range if no other value is printed.
-    pub value: f64,
+    pub(crate) value: f64,
     /// Lower end of the range.
-    pub low: f64,
+    pub(crate) low: f64,
     /// Upper end of the range.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 impl Printed {
+    const fn of(value: f64, low: f64, high: f64) -> Self {
+        Self { value, low, high }
+    }
+
     /// A figure printed as a single value.
     const fn one(value: f64) -> Self {
-        Self {
-            value,
-            low: value,
-            high: value,
-        }
+        Self::of(value, value, value)
     }
 
     /// A figure printed as a range.
     const fn range(low: f64, high: f64) -> Self {
-        Self {
-            value: f64::midpoint(low, high),
-            low,
-            high,
-        }
+        Self::of(f64::midpoint(low, high), low, high)
     }
 
     /// Half the difference of the two ends.
-    #[must_use]
-    pub fn half_width(&self) -> f64 {
+    pub(crate) fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 }
 
 /// One condition of the document's experiments.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// Name as in Table 6.1.
-    pub name: &'static str,
-    /// Chapters and sections that print the figures.
-    pub place: &'static str,
+    pub(crate) name: &'static str,
     /// Cycles of one access, if printed.
-    pub one: Option<Printed>,
+    pub(crate) one: Option<Printed>,
     /// Cycles of two accesses in sequence.
-    pub pair: Printed,
+    pub(crate) pair: Printed,
     /// N parallel accesses and their time in cycles, N ascending.
-    pub parallel: &'static [(u32, Printed)],
+    pub(crate) parallel: &'static [(u32, Printed)],
     /// Cycles that one access takes more than one without restrictions.
-    pub overhead: Option<Printed>,
+    pub(crate) overhead: Option<Printed>,
     /// Effective parallelism as printed in the condition's own chapter.
-    pub mlp: Printed,
+    pub(crate) mlp: Printed,
     /// Effective parallelism in Table 6.1; `None` if the table omits the condition.
-    pub table_mlp: Option<Printed>,
+    pub(crate) table_mlp: Option<Printed>,
     /// A contradiction in the document, if any.
-    pub remark: Option<&'static str>,
+    pub(crate) remark: Option<&'static str>,
 }
 
 impl Condition {
     /// The printed times of N parallel accesses, as input of the rule.
-    #[must_use]
-    pub fn rule_points(&self) -> Vec<super::RulePoint> {
+    pub(crate) fn rule_points(&self) -> Vec<RulePoint> {
         self.parallel
             .iter()
-            .map(|(loads, printed)| super::RulePoint {
+            .map(|(loads, printed)| RulePoint {
                 loads: *loads,
                 cycles: printed.value,
                 half_width: printed.half_width(),
@@ -82,8 +76,7 @@ impl Condition {
     }
 
     /// The printed times of accesses in sequence, as (n, cycles).
-    #[must_use]
-    pub fn sequence(&self) -> Vec<(u32, f64)> {
+    pub(crate) fn sequence(&self) -> Vec<(u32, f64)> {
         self.one
             .map(|one| (1, one.value))
             .into_iter()
@@ -93,16 +86,11 @@ impl Condition {
 }
 
 /// All conditions, in the order of Table 6.1; the condition that the table omits is last.
-pub const CONDITIONS: [Condition; 7] = [
+pub(crate) const CONDITIONS: [Condition; 7] = [
     Condition {
         name: "no restrictions",
-        place: "chapters 1, 2.2 and 4.2",
         // 203 with an error of 4–5; Table 6.1 rounds to 200.
-        one: Some(Printed {
-            value: 203.0,
-            low: 198.5,
-            high: 207.5,
-        }),
+        one: Some(Printed::of(203.0, 198.5, 207.5)),
         pair: Printed::one(420.0),
         parallel: &[
             (2, Printed::one(220.0)),
@@ -116,13 +104,8 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "disabling huge pages",
-        place: "chapter 2",
         // Again with an error of 4–5.
-        one: Some(Printed {
-            value: 260.0,
-            low: 255.5,
-            high: 264.5,
-        }),
+        one: Some(Printed::of(260.0, 255.5, 264.5)),
         pair: Printed::one(520.0),
         parallel: &[
             (5, Printed::range(490.0, 500.0)),
@@ -135,7 +118,6 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "VM (H0G0)",
-        place: "section 3.1.2",
         one: Some(Printed::one(200.0)),
         // Not printed: the document says that the results mimic those of the host.
         pair: Printed::one(420.0),
@@ -150,7 +132,6 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "VM (H0G1)",
-        place: "sections 3.1.3 and 3.2",
         one: Some(Printed::range(340.0, 360.0)),
         pair: Printed::one(650.0),
         parallel: &[(4, Printed::one(630.0)), (5, Printed::one(690.0))],
@@ -161,13 +142,8 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "VM (H1G1)",
-        place: "sections 3.1.4 and 3.2",
         one: Some(Printed::range(420.0, 450.0)),
-        pair: Printed {
-            value: 800.0,
-            low: 780.0,
-            high: 810.0,
-        },
+        pair: Printed::of(800.0, 780.0, 810.0),
         parallel: &[
             (4, Printed::range(710.0, 740.0)),
             (5, Printed::range(800.0, 850.0)),
@@ -182,7 +158,6 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "VM (H1G0)",
-        place: "sections 3.1.5 and 3.2",
         one: Some(Printed::one(330.0)),
         pair: Printed::one(600.0),
         parallel: &[(4, Printed::one(600.0))],
@@ -196,7 +171,6 @@ pub const CONDITIONS: [Condition; 7] = [
     },
     Condition {
         name: "NUMA disabled",
-        place: "chapter 4",
         // Printed as the time that the link adds to the 200 of one access.
         one: Some(Printed::range(260.0, 270.0)),
         pair: Printed::one(540.0),
@@ -213,139 +187,133 @@ pub const CONDITIONS: [Condition; 7] = [
 ];
 
 /// The condition called `name`, as in Table 6.1.
-#[must_use]
-pub fn condition(name: &str) -> Option<&'static Condition> {
+pub(crate) fn condition(name: &str) -> Option<&'static Condition> {
     CONDITIONS.iter().find(|condition| condition.name == name)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mlp::{read_rule, sequential_fit, two_point_line};
-
-    /// The answers of the document, from its own printed pairs.
-    #[test]
-    fn the_rule_gives_the_documents_answers() {
-        let answers = [
-            ("no restrictions", 10.0, 10.0),
-            ("disabling huge pages", 4.0, 5.0),
-            ("VM (H0G0)", 9.9, 10.0),
-            ("VM (H0G1)", 3.0, 4.0),
-            ("VM (H1G1)", 3.0, 4.0),
-            ("VM (H1G0)", 3.0, 3.0),
-            ("NUMA disabled", 11.0, 11.0),
-        ];
-        assert_eq!(answers.len(), CONDITIONS.len());
-        for (name, low, high) in answers {
-            let condition = condition(name).unwrap();
-            let reading = read_rule(&condition.rule_points(), condition.pair.value, 0.0);
-            let reading = reading.known().expect(name);
-            assert!(
-                (low..=high).contains(&reading.parallelism),
-                "{name}: {} is not in {low}…{high}",
-                reading.parallelism
-            );
-            // The document's own form: between N and N + 1 of the parallelism that the rule gives.
-            let rounded = (condition.mlp.low, condition.mlp.high);
-            if rounded.0 < rounded.1 {
-                let between = reading.between;
-                let below = between.below.unwrap().loads - 1;
-                assert_eq!(
-                    (f64::from(below), f64::from(between.reached.loads - 1)),
-                    rounded,
-                    "{name}"
-                );
-            } else {
-                assert_eq!(reading.parallelism.round(), rounded.0, "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_smaller_n_below_h1g0_does_not_change_it() {
-        let found = crate::mlp::rule(&[(3, 540.0), (4, 600.0)], 600.0);
-        assert_eq!(found.known(), Some(&3.0));
-    }
-
-    /// The table's 2–3 for H1G1 contradicts the printed times: four parallel accesses
-    /// take at most 740 cycles, two in sequence at least 780.
-    #[test]
-    fn the_table_is_wrong_about_h1g1() {
-        let condition = condition("VM (H1G1)").unwrap();
-        let reading = read_rule(
-            &condition.rule_points(),
-            condition.pair.value,
-            condition.pair.half_width(),
-        );
-        let reading = reading.known().unwrap();
+/// The answers of the document, from its own printed pairs.
+#[test]
+fn the_rule_gives_the_documents_answers() {
+    let answers = [
+        ("no restrictions", 10.0, 10.0),
+        ("disabling huge pages", 4.0, 5.0),
+        ("VM (H0G0)", 9.9, 10.0),
+        ("VM (H0G1)", 3.0, 4.0),
+        ("VM (H1G1)", 3.0, 4.0),
+        ("VM (H1G0)", 3.0, 3.0),
+        ("NUMA disabled", 11.0, 11.0),
+    ];
+    assert_eq!(answers.len(), CONDITIONS.len());
+    for (name, low, high) in answers {
+        let condition = condition(name).unwrap();
+        let reading = read_rule(&condition.rule_points(), condition.pair.value, 0.0);
+        let reading = reading.known().expect(name);
         assert!(
-            (reading.parallelism - 3.75).abs() < 1e-9,
-            "{}",
+            (low..=high).contains(&reading.parallelism),
+            "{name}: {} is not in {low}…{high}",
             reading.parallelism
         );
-        assert!(condition.parallel[0].1.high < condition.pair.low);
-        let table = condition.table_mlp.unwrap();
-        assert!(reading.parallelism > table.high);
-        assert!(condition.remark.unwrap().contains("Table 6.1"));
-    }
-
-    #[test]
-    fn printed_ranges_become_an_interval() {
-        let condition = condition("disabling huge pages").unwrap();
-        let reading = read_rule(&condition.rule_points(), condition.pair.value, 0.0);
-        let reading = reading.known().unwrap();
-        assert!((reading.parallelism - (4.0 + 25.0 / 70.0)).abs() < 1e-9);
-        let interval = reading.interval.known().unwrap();
-        // Plus and minus 5 cycles, where a further load takes 70.
-        assert!((interval.high - reading.parallelism - 5.0 / 70.0).abs() < 1e-9);
-        assert!((reading.parallelism - interval.low - 5.0 / 70.0).abs() < 1e-9);
-    }
-
-    /// Section 3.2: C is about 40–50 cycles by a rough calculation, from one access and
-    /// two. The printed ranges allow 30 to 100.
-    #[test]
-    fn the_overhead_of_the_virtual_machine() {
-        for (name, load, overhead) in [
-            ("VM (H1G0)", (270.0, 270.0), (60.0, 60.0)),
-            ("VM (H1G1)", (350.0, 380.0), (40.0, 100.0)),
-            ("VM (H0G1)", (290.0, 310.0), (30.0, 70.0)),
-        ] {
-            let condition = condition(name).unwrap();
-            let one = condition.one.unwrap();
-            let ends = [one.low, one.high]
-                .map(|one| two_point_line(&[(1, one), (2, condition.pair.value)]).unwrap());
-            let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-            assert!(
-                near(ends[0].0, load.1)
-                    && near(ends[1].0, load.0)
-                    && near(ends[0].1, overhead.0)
-                    && near(ends[1].1, overhead.1),
-                "{name}: {ends:?}"
+        // The document's own form: between N and N + 1 of the parallelism that the rule gives.
+        let rounded = (condition.mlp.low, condition.mlp.high);
+        if rounded.0 < rounded.1 {
+            let between = reading.between;
+            let below = between.below.unwrap().loads - 1;
+            assert_eq!(
+                (f64::from(below), f64::from(between.reached.loads - 1)),
+                rounded,
+                "{name}"
             );
-            let fit = sequential_fit(&condition.sequence());
-            let why = fit.why_missing().expect("two points have no error");
-            assert!(why.reason.contains("no error"), "{why:?}");
-            assert_eq!(why.remedy.as_deref(), Some("measure n = 1…12"));
+        } else {
+            assert_eq!(reading.parallelism.round(), rounded.0, "{name}");
         }
     }
+}
 
-    #[test]
-    fn overheads_are_those_of_one_access() {
-        // Table 6.1 subtracts 200.
-        for name in [
-            "disabling huge pages",
-            "VM (H0G1)",
-            "VM (H1G1)",
-            "VM (H1G0)",
-            "NUMA disabled",
-        ] {
-            let condition = condition(name).unwrap();
-            let (one, overhead) = (condition.one.unwrap(), condition.overhead.unwrap());
-            let beyond = one.value - 200.0;
-            assert!(
-                beyond >= overhead.low - 1e-9 && beyond <= overhead.high + 1e-9,
-                "{name}: {beyond} {overhead:?}"
-            );
-        }
+#[test]
+fn a_smaller_n_below_h1g0_does_not_change_it() {
+    let points = [(3, 540.0), (4, 600.0)].map(RulePoint::from);
+    let found = read_rule(&points, 600.0, 0.0);
+    assert_eq!(found.known().unwrap().parallelism, 3.0);
+}
+
+/// The table's 2–3 for H1G1 contradicts the printed times: four parallel accesses
+/// take at most 740 cycles, two in sequence at least 780.
+#[test]
+fn the_table_is_wrong_about_h1g1() {
+    let condition = condition("VM (H1G1)").unwrap();
+    let reading = read_rule(
+        &condition.rule_points(),
+        condition.pair.value,
+        condition.pair.half_width(),
+    );
+    let reading = reading.known().unwrap();
+    assert!(
+        (reading.parallelism - 3.75).abs() < 1e-9,
+        "{}",
+        reading.parallelism
+    );
+    assert!(condition.parallel[0].1.high < condition.pair.low);
+    let table = condition.table_mlp.unwrap();
+    assert!(reading.parallelism > table.high);
+    assert!(condition.remark.unwrap().contains("Table 6.1"));
+}
+
+#[test]
+fn printed_ranges_become_an_interval() {
+    let condition = condition("disabling huge pages").unwrap();
+    let reading = read_rule(&condition.rule_points(), condition.pair.value, 0.0);
+    let reading = reading.known().unwrap();
+    assert!((reading.parallelism - (4.0 + 25.0 / 70.0)).abs() < 1e-9);
+    let interval = reading.interval.known().unwrap();
+    // Plus and minus 5 cycles, where a further load takes 70.
+    assert!((interval.high - reading.parallelism - 5.0 / 70.0).abs() < 1e-9);
+    assert!((reading.parallelism - interval.low - 5.0 / 70.0).abs() < 1e-9);
+}
+
+/// Section 3.2: C is about 40–50 cycles by a rough calculation, from one access and
+/// two. The printed ranges allow 30 to 100.
+#[test]
+fn the_overhead_of_the_virtual_machine() {
+    for (name, load, overhead) in [
+        ("VM (H1G0)", (270.0, 270.0), (60.0, 60.0)),
+        ("VM (H1G1)", (350.0, 380.0), (40.0, 100.0)),
+        ("VM (H0G1)", (290.0, 310.0), (30.0, 70.0)),
+    ] {
+        let condition = condition(name).unwrap();
+        let one = condition.one.unwrap();
+        let ends = [one.low, one.high]
+            .map(|one| two_point_line(&[(1, one), (2, condition.pair.value)]).unwrap());
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(
+            near(ends[0].0, load.1)
+                && near(ends[1].0, load.0)
+                && near(ends[0].1, overhead.0)
+                && near(ends[1].1, overhead.1),
+            "{name}: {ends:?}"
+        );
+        let fit = sequential_fit(&condition.sequence());
+        let why = fit.why_missing().expect("two points have no error");
+        assert!(why.reason.contains("no error"), "{why:?}");
+        assert_eq!(why.remedy.as_deref(), Some("measure n = 1…12"));
+    }
+}
+
+#[test]
+fn overheads_are_those_of_one_access() {
+    // Table 6.1 subtracts 200.
+    for name in [
+        "disabling huge pages",
+        "VM (H0G1)",
+        "VM (H1G1)",
+        "VM (H1G0)",
+        "NUMA disabled",
+    ] {
+        let condition = condition(name).unwrap();
+        let (one, overhead) = (condition.one.unwrap(), condition.overhead.unwrap());
+        let beyond = one.value - 200.0;
+        assert!(
+            beyond >= overhead.low - 1e-9 && beyond <= overhead.high + 1e-9,
+            "{name}: {beyond} {overhead:?}"
+        );
     }
 }

@@ -32,18 +32,6 @@ impl Distinct {
         Self { corners }
     }
 
-    /// Expected lines in `touches` touches; at most those of the longest row.
-    #[must_use]
-    pub fn lines(&self, touches: f64) -> f64 {
-        let behind = self.corners.partition_point(|corner| corner.0 <= touches);
-        let from = self.corners[behind.saturating_sub(1)];
-        let Some(to) = self.corners.get(behind) else {
-            return from.1;
-        };
-        let along = (touches - from.0) / (to.0 - from.0);
-        along.mul_add(to.1 - from.1, from.1)
-    }
-
     /// Expected lines in the longest row.
     #[must_use]
     pub fn most(&self) -> f64 {
@@ -79,7 +67,6 @@ mod tests {
             })
             .collect();
         let distinct = Distinct::new(&Survival::of(observed), 8000);
-        assert!((distinct.lines(400.0) - 50.0).abs() < 2.0);
         assert!((distinct.most() - 100.0).abs() < 4.0, "{}", distinct.most());
         let touches = distinct.touches(50.0).unwrap();
         assert!((touches - 400.0).abs() < 20.0, "{touches}");

@@ -137,15 +137,6 @@ impl Stream {
         &self.touches
     }
 
-    /// Order of the new lines of `site`.
-    #[must_use]
-    pub fn order(&self, site: u16) -> Order {
-        self.order
-            .get(usize::from(site))
-            .copied()
-            .unwrap_or_default()
-    }
-
     /// For each touch the probability that its line is no longer in a cache of this size.
     ///
     /// A line is evicted once as many other lines as the cache holds were touched. If a
@@ -373,7 +364,7 @@ mod tests {
     fn a_sparsely_sampled_sweep_misses_by_its_footprint() {
         let lines = 2_000_000;
         let stream = sweep(lines, 40_000, 77 * LINE);
-        assert!(stream.order(0).swept > 0.99);
+        assert!(stream.order[0].swept > 0.99);
         for (cached, truth) in [(500.0, 0.125), (100_000.0, 0.125), (3e6, 0.0)] {
             let misses = stream.misses(cache(cached), around(lines as f64));
             check(average(&stream, &misses, 0), truth, 0.005);
@@ -386,7 +377,7 @@ mod tests {
             let mut random = Random(1);
             let touches = (0..50_000).map(|_| access(0, random.below(lines) * LINE, false));
             let stream = Stream::new(touches.collect());
-            assert!(stream.order(0).swept < 0.05);
+            assert!(stream.order[0].swept < 0.05);
             let misses = stream.misses(cache(cached), around(lines as f64));
             let truth = 1.0 - cached / lines as f64;
             check(average(&stream, &misses, 0), truth, 0.05);
@@ -473,6 +464,5 @@ mod tests {
         let stream = Stream::new(Vec::new());
         assert!(stream.misses(cache(10.0), around(0.0)).is_empty());
         assert!(stream.written_back(&[]).is_empty());
-        assert_eq!(stream.order(3), Order::default());
     }
 }

@@ -1,6 +1,6 @@
 //! Properties that hold for any points, including nonsense.
 
-use membound_model::mlp::{cliff, rule};
+use membound_model::mlp::{RulePoint, read_rule};
 use membound_model::stats::isotonic_median;
 use membound_model::{CurvePoint, LevelOptions, find_levels, suggest_refinement};
 use proptest::collection::vec;
@@ -74,17 +74,10 @@ proptest! {
         cycles in vec(1.0..2000.0_f64, 1..40),
         pair in 1.0..2000.0_f64,
     ) {
-        let table: Vec<(u32, f64)> = (2..).zip(cycles).collect();
-        if let Some(&found) = rule(&table, pair).known() {
-            prop_assert!(found >= 1.0 && found <= table.len() as f64);
-        }
-    }
-
-    #[test]
-    fn a_cliff_lies_between_points(points in vec((0..500_u32, 1.0..2000.0_f64), 0..60)) {
-        if let Some(found) = cliff(&points) {
-            prop_assert!(found.inside_fillers <= found.outside_fillers);
-            prop_assert!(found.inside_cycles < found.outside_cycles);
+        let table: Vec<RulePoint> = (2..).zip(cycles).map(RulePoint::from).collect();
+        if let Some(found) = read_rule(&table, pair, 0.0).known() {
+            let parallelism = found.parallelism;
+            prop_assert!(parallelism >= 1.0 && parallelism <= table.len() as f64);
         }
     }
 }

@@ -63,14 +63,6 @@ pub fn machine(profile: &MachineProfile, style: Style) -> String {
     out.finish()
 }
 
-/// Formats only the table of levels.
-#[must_use]
-pub fn levels(levels: &[Level], style: Style) -> String {
-    let mut out = Out::new(style);
-    machine::write_levels(&mut out, levels, None);
-    out.finish()
-}
-
 /// Formats the part `latency`; `levels` are the levels found from it, possibly none.
 #[must_use]
 pub fn latency(document: &Document<Latency>, levels: &[Level], style: Style) -> String {

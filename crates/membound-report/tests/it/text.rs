@@ -23,7 +23,6 @@ fn all(profile: &MachineProfile, style: Style) -> Vec<(&'static str, String)> {
     let p = profile;
     vec![
         ("profile", text::machine(p, style)),
-        ("levels", text::levels(&p.levels, style)),
         (
             "latency",
             text::latency(&document(p, Kind::Latency, &p.latency), &p.levels, style),

@@ -71,7 +71,6 @@ fn check_inlined(symbols: &Symbols, marks: &HashMap<String, u64>) {
     assert_eq!(chain(&itself), [("outermost", line(FIXTURE, "itself"))]);
     let cold = symbols.locate(marks["has_cold_part.cold"]);
     assert_eq!(chain(&cold), [("has_cold_part", line(FIXTURE, "cold"))]);
-    assert!(symbols.has_lines());
 }
 
 fn compiled(workshop: &Workshop, flags: &str) -> Option<(PathBuf, HashMap<String, u64>)> {
@@ -180,7 +179,6 @@ fn without_debug_information_there_are_functions_and_variables() {
     let symbols = open(&program);
     let places = symbols.locate(marks["mark_innermost"]);
     assert_eq!(chain(&places), [("outermost", 0)]);
-    assert!(!symbols.has_lines());
     let function = symbols
         .function(marks["outermost"] + 1)
         .expect("it has a symbol");
@@ -208,8 +206,6 @@ fn without_debug_information_there_are_functions_and_variables() {
         assert_eq!(variable.name.split('.').next(), Some(name));
         assert_eq!((variable.address, variable.size), (marks[label], size));
     }
-    let thread = symbols.thread_local(3).expect("it has a symbol");
-    assert_eq!((thread.name.as_str(), thread.size), ("in_thread", 4));
     assert_eq!(symbols.function(0), None);
     assert_eq!(symbols.variable(u64::MAX), None);
     assert_eq!(symbols.locate(u64::MAX), Vec::new());
@@ -434,22 +430,18 @@ fn names_of_rust_are_complete() {
 }
 
 #[test]
-fn a_file_has_an_identity_with_and_without_a_build_id() {
+fn a_file_has_its_build_id_or_none() {
     let workshop = Workshop::new();
     let Some((program, _)) = compiled(&workshop, "-O2 -Wl,--build-id=0x00ff10") else {
         return;
     };
     let symbols = open(&program);
     assert_eq!(symbols.build_id(), Some("00ff10"));
-    assert_eq!(symbols.text_hash().len(), 64);
     let Some((program, _)) = compiled(&workshop, "-O2 -Wl,--build-id=none") else {
         return;
     };
     let symbols = open(&program);
     assert_eq!(symbols.build_id(), None);
-    let bytes = fs::read(&program).expect("it was just compiled");
-    let same = Symbols::of_bytes(bytes, "bytes").expect("it was just compiled");
-    assert_eq!(same.text_hash(), symbols.text_hash());
 }
 
 #[test]
