@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::{IndexMap, IndexSet};
 use membound_types::{BandwidthDomain, Detail, DetailSample, Profile, ThreadRow};
 use serde_json::{Value, json};
 
@@ -144,22 +145,17 @@ fn counters(domain: &BandwidthDomain, pid: u32) -> Vec<Value> {
 
 /// Modules in the order in which frames first name them.
 struct Modules {
-    names: Vec<u32>,
+    names: IndexSet<u32>,
 }
 
 impl Modules {
     fn of(detail: &Detail) -> Self {
-        let mut names: Vec<u32> = Vec::new();
-        for frame in &detail.frames {
-            if !names.contains(&frame.module) {
-                names.push(frame.module);
-            }
-        }
+        let names = detail.frames.iter().map(|frame| frame.module).collect();
         Self { names }
     }
 
     fn place(&self, module: u32) -> Option<usize> {
-        self.names.iter().position(|&name| name == module)
+        self.names.get_index_of(&module)
     }
 
     fn libraries(&self, chains: Chains<'_>) -> Vec<Value> {
@@ -192,14 +188,12 @@ struct Thread<'a> {
     chains: Chains<'a>,
     modules: &'a Modules,
     levels: usize,
-    strings: Vec<&'a str>,
-    string_ids: BTreeMap<&'a str, usize>,
-    functions: Vec<Function>,
-    function_ids: BTreeMap<Function, usize>,
-    frames: Vec<(FrameKey, usize)>,
-    frame_ids: BTreeMap<FrameKey, usize>,
-    stacks: Vec<(Option<usize>, usize)>,
-    stack_ids: BTreeMap<(Option<usize>, usize), usize>,
+    strings: IndexSet<&'a str>,
+    functions: IndexSet<Function>,
+    /// Index of the function of each frame.
+    frames: IndexMap<FrameKey, usize>,
+    /// Index of the outer stack, and of the frame.
+    stacks: IndexSet<(Option<usize>, usize)>,
     known: BTreeMap<(u32, usize), Option<usize>>,
 }
 
@@ -209,25 +203,16 @@ impl<'a> Thread<'a> {
             chains,
             modules,
             levels,
-            strings: Vec::new(),
-            string_ids: BTreeMap::new(),
-            functions: Vec::new(),
-            function_ids: BTreeMap::new(),
-            frames: Vec::new(),
-            frame_ids: BTreeMap::new(),
-            stacks: Vec::new(),
-            stack_ids: BTreeMap::new(),
+            strings: IndexSet::new(),
+            functions: IndexSet::new(),
+            frames: IndexMap::new(),
+            stacks: IndexSet::new(),
             known: BTreeMap::new(),
         }
     }
 
     fn string(&mut self, text: &'a str) -> usize {
-        let next = self.strings.len();
-        let id = *self.string_ids.entry(text).or_insert(next);
-        if id == next {
-            self.strings.push(text);
-        }
-        id
+        self.strings.insert_full(text).0
     }
 
     /// Index of the chain `stack` in the thread's tables, with its innermost frame in `category`.
@@ -245,19 +230,14 @@ impl<'a> Thread<'a> {
             depth = if frame.inlined { depth + 1 } else { 0 };
             let category = if from_inside == 0 { category } else { 0 };
             let frame = self.frame((position, category, depth));
-            let next = self.stacks.len();
-            let id = *self.stack_ids.entry((prefix, frame)).or_insert(next);
-            if id == next {
-                self.stacks.push((prefix, frame));
-            }
-            prefix = Some(id);
+            prefix = Some(self.stacks.insert_full((prefix, frame)).0);
         }
         self.known.insert((stack, category), prefix);
         prefix
     }
 
     fn frame(&mut self, frame: FrameKey) -> usize {
-        if let Some(&known) = self.frame_ids.get(&frame) {
+        if let Some(known) = self.frames.get_index_of(&frame) {
             return known;
         }
         let function = self
@@ -266,15 +246,8 @@ impl<'a> Thread<'a> {
             .map_or((u32::MAX, None, u32::MAX), |it| {
                 (it.function, it.file, it.module)
             });
-        let next = self.functions.len();
-        let id = *self.function_ids.entry(function).or_insert(next);
-        if id == next {
-            self.functions.push(function);
-        }
-        let place = self.frames.len();
-        self.frames.push((frame, id));
-        self.frame_ids.insert(frame, place);
-        place
+        let (function, _) = self.functions.insert_full(function);
+        self.frames.insert_full(frame, function).0
     }
 
     fn value(
@@ -329,7 +302,7 @@ impl<'a> Thread<'a> {
             "resourceTable": functions.1,
             "nativeSymbols": { "length": 0, "libIndex": [], "address": [], "name": [], "functionSize": [] },
             "markers": { "length": 0, "data": [], "name": [], "startTime": [], "endTime": [], "phase": [], "category": [] },
-            "stringArray": self.strings,
+            "stringArray": self.strings.iter().collect::<Vec<_>>(),
         })
     }
 
@@ -337,7 +310,7 @@ impl<'a> Thread<'a> {
         let category: Vec<usize> = self
             .stacks
             .iter()
-            .map(|&(_, frame)| self.frames[frame].0.1)
+            .map(|&(_, frame)| self.frames.get_index(frame).map_or(0, |(frame, _)| frame.1))
             .collect();
         json!({
             "length": self.stacks.len(),
@@ -353,8 +326,8 @@ impl<'a> Thread<'a> {
         let of = |position: u32| self.chains.frame(position);
         let address: Vec<i64> = self
             .frames
-            .iter()
-            .map(|((position, ..), _)| {
+            .keys()
+            .map(|(position, ..)| {
                 of(*position)
                     .filter(|frame| frame.address < EXACT)
                     .map_or(-1, |frame| frame.address as i64)
@@ -362,17 +335,17 @@ impl<'a> Thread<'a> {
             .collect();
         let line: Vec<Option<u32>> = self
             .frames
-            .iter()
-            .map(|((position, ..), _)| of(*position).and_then(|frame| frame.line))
+            .keys()
+            .map(|(position, ..)| of(*position).and_then(|frame| frame.line))
             .collect();
         let nothing = vec![Value::Null; length];
         json!({
             "length": length,
             "address": address,
-            "inlineDepth": self.frames.iter().map(|(frame, _)| frame.2).collect::<Vec<_>>(),
-            "category": self.frames.iter().map(|(frame, _)| frame.1).collect::<Vec<_>>(),
+            "inlineDepth": self.frames.keys().map(|frame| frame.2).collect::<Vec<_>>(),
+            "category": self.frames.keys().map(|frame| frame.1).collect::<Vec<_>>(),
             "subcategory": vec![0; length],
-            "func": self.frames.iter().map(|it| it.1).collect::<Vec<_>>(),
+            "func": self.frames.values().collect::<Vec<_>>(),
             "nativeSymbol": nothing,
             "innerWindowID": vec![0; length],
             "implementation": nothing,
@@ -384,16 +357,12 @@ impl<'a> Thread<'a> {
     /// Tables of functions and of the libraries that contain them.
     fn function_table(&mut self) -> (Value, Value) {
         let functions = self.functions.clone();
-        let mut resources: Vec<u32> = Vec::new();
+        let mut resources: IndexSet<u32> = IndexSet::new();
         let (mut names, mut files, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (name, file, module) in functions {
             names.push(self.string(self.chains.name(name)));
             files.push(file.map(|file| self.string(self.chains.name(file))));
-            let place = resources.iter().position(|&known| known == module);
-            places.push(place.unwrap_or_else(|| {
-                resources.push(module);
-                resources.len() - 1
-            }));
+            places.push(resources.insert_full(module).0);
         }
         let length = names.len();
         let nothing = vec![Value::Null; length];

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexSet;
 use membound_types::{Detail, Profile};
 
 use super::chains::{Chains, Key, Sum, nanoseconds};
@@ -107,25 +108,15 @@ impl Value<'_> {
 }
 
 /// Distinct messages of one kind, by position; the first is the one without fields.
-#[derive(Default)]
-struct Table {
-    entries: Vec<Vec<u8>>,
-    ids: BTreeMap<Vec<u8>, u64>,
-}
+struct Table(IndexSet<Vec<u8>>);
 
 impl Table {
     fn new() -> Self {
-        let mut table = Self::default();
-        table.id(Vec::new());
-        table
+        Self([Vec::new()].into())
     }
 
     fn id(&mut self, entry: Vec<u8>) -> u64 {
-        let next = self.entries.len() as u64;
-        *self.ids.entry(entry).or_insert_with_key(|entry| {
-            self.entries.push(entry.clone());
-            next
-        })
+        self.0.insert_full(entry).0 as u64
     }
 }
 
@@ -269,7 +260,7 @@ impl<'a> Tables<'a> {
             (6, self.attributes),
             (7, self.stacks),
         ] {
-            for entry in &table.entries {
+            for entry in &table.0 {
                 out.bytes(field, entry);
             }
         }

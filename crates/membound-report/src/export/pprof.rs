@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexSet;
 use membound_types::{Detail, Profile};
 
 use super::chains::{Chains, nanoseconds};
@@ -161,8 +162,7 @@ enum Label<'a> {
 /// Tables that samples refer to.
 struct Tables<'a> {
     chains: Chains<'a>,
-    strings: Vec<String>,
-    string_ids: BTreeMap<String, u64>,
+    strings: IndexSet<String>,
     /// By module: its highest address in the profile.
     mappings: Vec<(u32, u64)>,
     /// By name and file of the function.
@@ -178,8 +178,7 @@ impl<'a> Tables<'a> {
         Self {
             chains,
             // The schema requires the empty string first.
-            strings: vec![String::new()],
-            string_ids: [(String::new(), 0)].into(),
+            strings: [String::new()].into(),
             mappings: Vec::new(),
             functions: BTreeMap::new(),
             locations: BTreeMap::new(),
@@ -188,13 +187,7 @@ impl<'a> Tables<'a> {
     }
 
     fn string(&mut self, text: &str) -> u64 {
-        if let Some(&known) = self.string_ids.get(text) {
-            return known;
-        }
-        let id = self.strings.len() as u64;
-        self.strings.push(text.to_owned());
-        self.string_ids.insert(text.to_owned(), id);
-        id
+        self.strings.insert_full(text.to_owned()).0 as u64
     }
 
     fn thread(&mut self, sample: &mut Message, profile: &Profile, thread: u32) {

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexSet;
 use membound_types::{Detail, DetailAccess, DetailSample, Profile};
 
 use super::super::chains::{Chains, Sum, nanoseconds};
@@ -26,7 +27,7 @@ pub enum TableError {
 /// Distinct texts of a column, and the index of each row's text.
 #[derive(Default)]
 pub(super) struct Texts {
-    pub(super) values: Vec<String>,
+    pub(super) values: IndexSet<String>,
     pub(super) keys: Vec<Option<i32>>,
 }
 
@@ -203,9 +204,8 @@ impl Rows<'_> {
         of: impl Fn(&Self, &Row<'_>) -> Option<String>,
     ) -> Column {
         let mut texts = Texts::default();
-        let mut known = HashMap::new();
         for row in &self.rows {
-            let key = of(self, row).map(|text| texts.key(&mut known, text));
+            let key = of(self, row).map(|text| texts.key(text));
             texts.keys.push(key);
         }
         Column {
@@ -218,12 +218,11 @@ impl Rows<'_> {
     /// Column of call chains in the form of folded stacks.
     fn stacks(&self) -> Column {
         let mut texts = Texts::default();
-        let mut known = HashMap::new();
         let mut keys: HashMap<u32, i32> = HashMap::new();
         for row in &self.rows {
             let key = *keys
                 .entry(row.stack)
-                .or_insert_with(|| texts.key(&mut known, folded::line(self.chains, row.stack)));
+                .or_insert_with(|| texts.key(folded::line(self.chains, row.stack)));
             texts.keys.push(Some(key));
         }
         Column {
@@ -235,11 +234,8 @@ impl Rows<'_> {
 }
 
 impl Texts {
-    fn key(&mut self, known: &mut HashMap<String, i32>, text: String) -> i32 {
-        *known.entry(text).or_insert_with_key(|text| {
-            self.values.push(text.clone());
-            // A run has fewer samples than `i32::MAX`, and each needs at most one text.
-            i32::try_from(self.values.len() - 1).unwrap_or(i32::MAX)
-        })
+    fn key(&mut self, text: String) -> i32 {
+        // A run has fewer samples than `i32::MAX`, and each needs at most one text.
+        i32::try_from(self.values.insert_full(text).0).unwrap_or(i32::MAX)
     }
 }

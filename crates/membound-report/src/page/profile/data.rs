@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexSet;
 use membound_types::{CodeRow, Detail, Listing, ObjectRow, Profile, Share, ThreadRow};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -54,8 +55,7 @@ impl PageData {
 struct Names<'a> {
     detail: &'a Detail,
     letters: usize,
-    texts: Vec<String>,
-    ids: HashMap<String, usize>,
+    texts: IndexSet<String>,
     /// By position in the detail's names, the index of each name that was already added.
     known: HashMap<u32, usize>,
 }
@@ -65,21 +65,15 @@ impl<'a> Names<'a> {
         Self {
             detail,
             letters,
-            texts: Vec::new(),
-            ids: HashMap::new(),
+            texts: IndexSet::new(),
             known: HashMap::new(),
         }
     }
 
     fn id(&mut self, text: &str) -> usize {
         let text = short_name(text, self.letters);
-        if let Some(&id) = self.ids.get(text.as_ref()) {
-            return id;
-        }
-        let id = self.texts.len();
-        self.texts.push(text.clone().into_owned());
-        self.ids.insert(text.into_owned(), id);
-        id
+        let known = self.texts.get_index_of(text.as_ref());
+        known.unwrap_or_else(|| self.texts.insert_full(text.into_owned()).0)
     }
 
     /// Index of the name at `position` in the detail.
@@ -198,7 +192,7 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         "levels": levels,
         "bandwidth": bandwidth,
         "listings": listings(&detail.listings, &mut names),
-        "names": names.texts,
+        "names": names.texts.iter().collect::<Vec<_>>(),
     })
     .to_string();
     format!("{{\"cells\":{table},{}", rest.trim_start_matches('{'))
@@ -222,16 +216,15 @@ fn chains(detail: &Detail, cells: &Cells, names: &mut Names<'_>) -> ChainTable {
         }
     }
     let mut places = HashMap::new();
-    let mut frame_places: HashMap<u32, usize> = HashMap::new();
+    let mut frame_places = IndexSet::new();
     let mut frames: [Vec<Value>; 6] = Default::default();
     let (mut parents, mut of_frame) = (Vec::new(), Vec::new());
     for (index, stack) in detail.stacks.iter().enumerate() {
         if !used[index] {
             continue;
         }
-        let next = frame_places.len();
-        let place = *frame_places.entry(stack.frame).or_insert(next);
-        if place == next {
+        let (place, is_new) = frame_places.insert_full(stack.frame);
+        if is_new {
             let frame = detail.frames.get(stack.frame as usize).copied();
             let frame = frame.unwrap_or_default();
             let columns = [
