@@ -14,49 +14,60 @@ const GIB1: u64 = 1 << 30;
 
 /// All capabilities.
 pub(super) fn all(facts: &Facts<'_>) -> Vec<Capability> {
-    vec![
-        timing(facts),
-        steadiness(facts),
-        latency(facts),
-        capability(
-            "4k pages",
-            Full,
-            "base pages, with huge pages refused for the buffer",
-            None,
-        ),
-        transparent(facts),
-        pool(facts, "2m pages", MIB2),
-        pool(facts, "1g pages", GIB1),
-        mlp(facts),
-        misses(facts),
-        capability(
-            "window",
-            Full,
-            "user and system time of whole sweeps, as in Seidl's program",
-            None,
-        ),
-        bandwidth(facts),
-        loaded(facts),
-        tlb(facts),
-        prefetch(facts),
-        numa(facts),
-        core_to_core(facts),
-        copies(facts),
-    ]
+    let capabilities: [(&str, fn(&Facts<'_>) -> Capability); 17] = [
+        ("timing", timing),
+        ("steadiness", steadiness),
+        ("latency", latency),
+        ("4k pages", |_| {
+            full("base pages, with huge pages refused for the buffer")
+        }),
+        ("thp pages", transparent),
+        ("2m pages", |facts| pool(facts, MIB2)),
+        ("1g pages", |facts| pool(facts, GIB1)),
+        ("mlp", mlp),
+        ("misses per access", misses),
+        ("window", |_| {
+            full("user and system time of whole sweeps, as in Seidl's program")
+        }),
+        ("bandwidth", bandwidth),
+        ("loaded", loaded),
+        ("tlb", tlb),
+        ("prefetch", prefetch),
+        ("numa", numa),
+        ("c2c", core_to_core),
+        ("smt copies", copies),
+    ];
+    let named = |(what, of): (&str, fn(&Facts<'_>) -> Capability)| Capability {
+        what: what.to_owned(),
+        ..of(facts)
+    };
+    capabilities.map(named).to_vec()
 }
 
+/// A capability whose name the caller adds.
 fn capability(
-    what: &str,
     state: CapabilityState,
     how: impl Into<String>,
     better: Option<String>,
 ) -> Capability {
     Capability {
-        what: what.to_owned(),
+        what: String::new(),
         state,
         how: how.into(),
         better,
     }
+}
+
+fn full(how: impl Into<String>) -> Capability {
+    capability(Full, how, None)
+}
+
+fn reduced(how: impl Into<String>) -> Capability {
+    capability(Reduced, how, None)
+}
+
+fn absent(how: impl Into<String>) -> Capability {
+    capability(Absent, how, None)
 }
 
 /// The reason as part of a sentence, and the remedy.
@@ -67,7 +78,7 @@ fn because(reason: &NotMeasured) -> (String, Option<String>) {
 fn timing(facts: &Facts<'_>) -> Capability {
     let timer = &facts.machine.timer;
     if timer.rate_hz <= 0.0 {
-        return capability("timing", Reduced, "the timer has not been calibrated", None);
+        return reduced("the timer has not been calibrated");
     }
     let quantum_us = timer.quantum_ticks as f64 / timer.rate_hz * 1e6;
     let batch = format!(
@@ -77,23 +88,17 @@ fn timing(facts: &Facts<'_>) -> Capability {
     );
     if timer.name.starts_with("clock_") {
         return capability(
-            "timing",
             Reduced,
             batch,
             Some("a processor whose counter user programs may read".to_owned()),
         );
     }
     if !timer.invariant {
-        return capability(
-            "timing",
-            Reduced,
-            format!(
-                "{batch}; its rate is checked against the clock, because nothing declares it constant"
-            ),
-            None,
-        );
+        return reduced(format!(
+            "{batch}; its rate is checked against the clock, because nothing declares it constant"
+        ));
     }
-    capability("timing", Full, batch, None)
+    full(batch)
 }
 
 /// Whether figures stay the same from one batch to the next on this machine.
@@ -142,7 +147,7 @@ fn steadiness(facts: &Facts<'_>) -> Capability {
     }
     let state = if better.is_empty() { Full } else { Reduced };
     let better = (!better.is_empty()).then(|| better.join("; "));
-    capability("steadiness", state, how, better)
+    capability(state, how, better)
 }
 
 /// Whether the measuring crate emits kernels for this processor.
@@ -153,30 +158,18 @@ fn emits(facts: &Facts<'_>) -> bool {
 fn latency(facts: &Facts<'_>) -> Capability {
     let allowed = facts.machine.cpu.allowed.len();
     if emits(facts) {
-        return capability(
-            "latency",
-            Full,
-            format!(
-                "emitted chains of dependent loads on {}",
-                count(allowed, "CPU")
-            ),
-            None,
-        );
+        return full(format!(
+            "emitted chains of dependent loads on {}",
+            count(allowed, "CPU")
+        ));
     }
-    capability(
-        "latency",
-        Reduced,
-        "compiled chains of dependent loads: kernels are emitted on x86-64 and aarch64 only",
-        None,
-    )
+    reduced("compiled chains of dependent loads: kernels are emitted on x86-64 and aarch64 only")
 }
 
 fn transparent(facts: &Facts<'_>) -> Capability {
-    const WHAT: &str = "thp pages";
     let enable = "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
     match facts.thp.enabled.known() {
         Some(ThpState::Never) => capability(
-            WHAT,
             Absent,
             "transparent huge pages are off",
             Some(enable.to_owned()),
@@ -186,12 +179,9 @@ fn transparent(facts: &Facts<'_>) -> Capability {
                 .thp
                 .huge_bytes
                 .map_or_else(String::new, |bytes| format!(" of {}", size(bytes)));
-            capability(
-                WHAT,
-                Full,
-                format!("asked for with madvise, pages{bytes}, verified in smaps"),
-                None,
-            )
+            full(format!(
+                "asked for with madvise, pages{bytes}, verified in smaps"
+            ))
         }
         None => {
             let (how, better) = facts
@@ -199,27 +189,21 @@ fn transparent(facts: &Facts<'_>) -> Capability {
                 .enabled
                 .why_missing()
                 .map_or_else(Default::default, because);
-            capability(WHAT, Absent, how, better)
+            capability(Absent, how, better)
         }
     }
 }
 
-fn pool(facts: &Facts<'_>, what: &str, page_bytes: u64) -> Capability {
+fn pool(facts: &Facts<'_>, page_bytes: u64) -> Capability {
     match facts.pool(page_bytes) {
-        Some(pool) if pool.usable() > 0 => capability(
-            what,
-            Full,
-            format!(
-                "from the hugetlb pool: up to {}",
-                size(pool.usable().saturating_mul(page_bytes))
-            ),
-            None,
-        ),
+        Some(pool) if pool.usable() > 0 => full(format!(
+            "from the hugetlb pool: up to {}",
+            size(pool.usable().saturating_mul(page_bytes))
+        )),
         Some(_) => {
             let kib = page_bytes >> 10;
             let wanted = if page_bytes == MIB2 { 576 } else { 1 };
             capability(
-                what,
                 Absent,
                 "the hugetlb pool is empty",
                 Some(format!(
@@ -227,23 +211,16 @@ fn pool(facts: &Facts<'_>, what: &str, page_bytes: u64) -> Capability {
                 )),
             )
         }
-        None => capability(
-            what,
-            Absent,
-            format!("the kernel has no pool of pages of {}", size(page_bytes)),
-            None,
-        ),
+        None => absent(format!(
+            "the kernel has no pool of pages of {}",
+            size(page_bytes)
+        )),
     }
 }
 
 fn mlp(facts: &Facts<'_>) -> Capability {
     if !emits(facts) {
-        return capability(
-            "mlp",
-            Absent,
-            "its kernels are emitted on x86-64 and aarch64 only",
-            None,
-        );
+        return absent("its kernels are emitted on x86-64 and aarch64 only");
     }
     let fence = if facts.machine.cpu.architecture == "aarch64" {
         "dsb and isb as the fence"
@@ -252,21 +229,15 @@ fn mlp(facts: &Facts<'_>) -> Capability {
     } else {
         "lfence or cpuid as the fence"
     };
-    capability("mlp", Full, format!("emitted kernels with {fence}"), None)
+    full(format!("emitted kernels with {fence}"))
 }
 
 fn misses(facts: &Facts<'_>) -> Capability {
-    const WHAT: &str = "misses per access";
     match &facts.probes.hardware_cycles {
-        Ok(()) => capability(
-            WHAT,
-            Full,
-            "counted by the core's PMU in addition to the times",
-            None,
-        ),
+        Ok(()) => full("counted by the core's PMU in addition to the times"),
         Err(reason) => {
             let (how, better) = because(reason);
-            capability(WHAT, Absent, how, better)
+            capability(Absent, how, better)
         }
     }
 }
@@ -281,28 +252,22 @@ fn bandwidth(facts: &Facts<'_>) -> Capability {
         let slots = if empty == 1 { "slot is" } else { "slots are" };
         format!("{empty} memory {slots} empty: a channel without a module lowers the maximum")
     });
-    capability("bandwidth", Full, how, better)
+    capability(Full, how, better)
 }
 
 fn loaded(facts: &Facts<'_>) -> Capability {
     let cpus = facts.machine.cpu.allowed.len();
     if cpus < 2 {
-        return one_cpu("loaded");
+        return one_cpu();
     }
-    capability(
-        "loaded",
-        Full,
-        format!(
-            "a chase on one CPU under stepped traffic from {}",
-            count(cpus - 1, "other CPU")
-        ),
-        None,
-    )
+    full(format!(
+        "a chase on one CPU under stepped traffic from {}",
+        count(cpus - 1, "other CPU")
+    ))
 }
 
-fn one_cpu(what: &str) -> Capability {
+fn one_cpu() -> Capability {
     capability(
-        what,
         Absent,
         "this process may run on one CPU only, and it takes two",
         Some("start membound with a wider affinity (taskset) or cpuset".to_owned()),
@@ -314,26 +279,18 @@ fn tlb(facts: &Facts<'_>) -> Capability {
     if facts.is_guest() {
         how.push_str("; the cost includes the host's part of the page walk");
     }
-    capability("tlb", Full, how, None)
+    full(how)
 }
 
 fn prefetch(facts: &Facts<'_>) -> Capability {
     let curves = "which patterns are prefetched, from curves";
     match facts.controls.why_missing() {
-        None => capability(
-            "prefetch",
-            Full,
-            format!("{curves}; and with each prefetcher off, put back by a guard process"),
-            None,
-        ),
+        None => full(format!(
+            "{curves}; and with each prefetcher off, put back by a guard process"
+        )),
         Some(reason) => {
             let (why, better) = because(reason);
-            capability(
-                "prefetch",
-                Reduced,
-                format!("{curves} alone: {why}"),
-                better,
-            )
+            capability(Reduced, format!("{curves} alone: {why}"), better)
         }
     }
 }
@@ -341,12 +298,7 @@ fn prefetch(facts: &Facts<'_>) -> Capability {
 fn numa(facts: &Facts<'_>) -> Capability {
     let memory = facts.topology.memory_nodes();
     if facts.topology.nodes.len() < 2 {
-        return capability(
-            "numa",
-            Absent,
-            "one node: there is nothing to compare",
-            None,
-        );
+        return absent("one node: there is nothing to compare");
     }
     let bare: Vec<u32> = facts
         .topology
@@ -364,10 +316,10 @@ fn numa(facts: &Facts<'_>) -> Capability {
         how.push_str(&format!("; no memory on {}", list::show(bare)));
     }
     match &facts.probes.placement {
-        Ok(()) => capability("numa", Full, how, None),
+        Ok(()) => full(how),
         Err(reason) => {
             let (why, better) = because(reason);
-            capability("numa", Absent, why, better)
+            capability(Absent, why, better)
         }
     }
 }
@@ -375,21 +327,15 @@ fn numa(facts: &Facts<'_>) -> Capability {
 fn core_to_core(facts: &Facts<'_>) -> Capability {
     let cpus = facts.machine.cpu.allowed.len();
     if cpus < 2 {
-        return one_cpu("c2c");
+        return one_cpu();
     }
-    capability(
-        "c2c",
-        Full,
-        format!(
-            "a line handed to and fro in {} of CPUs",
-            count(cpus * (cpus - 1) / 2, "pair")
-        ),
-        None,
-    )
+    full(format!(
+        "a line handed to and fro in {} of CPUs",
+        count(cpus * (cpus - 1) / 2, "pair")
+    ))
 }
 
 fn copies(facts: &Facts<'_>) -> Capability {
-    const WHAT: &str = "smt copies";
     let cpu = &facts.machine.cpu;
     if cpu.smt_siblings.is_empty() {
         let how = if facts.is_guest() {
@@ -397,7 +343,7 @@ fn copies(facts: &Facts<'_>) -> Capability {
         } else {
             "no two CPUs share a core: copies run one a core"
         };
-        return capability(WHAT, Absent, how, None);
+        return absent(how);
     }
     let usable = cpu
         .smt_siblings
@@ -412,16 +358,13 @@ fn copies(facts: &Facts<'_>) -> Capability {
         .count();
     if usable == 0 {
         return capability(
-            WHAT,
             Absent,
             "this process may use one CPU of each core only",
             Some("start membound with a wider affinity (taskset) or cpuset".to_owned()),
         );
     }
-    capability(
-        WHAT,
-        Full,
-        format!("copies one a core, or two on {}", count(usable, "core")),
-        None,
-    )
+    full(format!(
+        "copies one a core, or two on {}",
+        count(usable, "core")
+    ))
 }

@@ -15,31 +15,33 @@ use crate::{cgroup, frequency, hypervisor, list, msr};
 
 /// All findings.
 pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
+    let groups: [(&str, fn(&Facts<'_>) -> Vec<Finding>); 9] = [
+        ("processor", processor),
+        ("caches as declared", caches),
+        ("memory", memory_group),
+        ("pages", page_group),
+        ("clocks", clocks),
+        ("virtualisation", virtualisation),
+        ("permissions", permissions),
+        ("counters", counters),
+        ("prefetchers", prefetchers),
+    ];
     let mut found = Vec::new();
-    for group in [
-        processor,
-        caches,
-        memory_group,
-        page_group,
-        clocks,
-        virtualisation,
-        permissions,
-        counters,
-        prefetchers,
-    ] {
-        found.extend(group(facts));
+    for (name, group) in groups {
+        found.extend(group(facts).into_iter().map(|finding| Finding {
+            group: name.to_owned(),
+            ..finding
+        }));
     }
     found
 }
 
 fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "clocks";
     let timer = &facts.machine.timer;
     let mut found = Vec::new();
     if timer.rate_hz > 0.0 {
         let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
         found.push(known(
-            GROUP,
             "timer",
             format!(
                 "{} at {}, in steps of {} ({} ns), {} ns for two readings, {}",
@@ -60,21 +62,19 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
             json!(timer),
         ));
     } else {
-        found.push(outcome(GROUP, "timer", Outcome::missing("not calibrated")));
+        found.push(outcome("timer", Outcome::missing("not calibrated")));
     }
     found.push(if timer.core_clock_hz > 0.0 {
         known(
-            GROUP,
             "core_clock",
             format!("{} by a chain of dependent adds", rate(timer.core_clock_hz)),
             json!(timer.core_clock_hz),
         )
     } else {
-        outcome(GROUP, "core_clock", Outcome::missing("not calibrated"))
+        outcome("core_clock", Outcome::missing("not calibrated"))
     });
     let clocksource = "sys/devices/system/clocksource/clocksource0";
     found.push(outcome(
-        GROUP,
         "clocksource",
         match facts
             .root
@@ -98,9 +98,8 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
         },
     ));
     let conditions = &facts.machine.conditions;
-    found.push(outcome(GROUP, "governor", conditions.governor.clone()));
+    found.push(outcome("governor", conditions.governor.clone()));
     found.push(outcome(
-        GROUP,
         "turbo",
         conditions
             .turbo
@@ -118,7 +117,6 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
     .collect();
     if !parts.is_empty() {
         found.push(known(
-            GROUP,
             "declared_clock",
             parts.join(", "),
             json!({"nominal_hz": clock.nominal_hz, "max_hz": clock.max_hz, "current_hz": clock.current_hz}),
@@ -127,7 +125,6 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
     let states = frequency::idle_states(facts.root, facts.cpu);
     found.push(if states.is_empty() {
         outcome(
-            GROUP,
             "idle_states",
             Outcome::missing("the kernel manages no idle states here"),
         )
@@ -139,27 +136,24 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
                 format!("{} ({} µs{off})", state.name, state.latency_us)
             })
             .collect();
-        known(GROUP, "idle_states", names.join(", "), Value::Null)
+        known("idle_states", names.join(", "), Value::Null)
     });
     found
 }
 
 fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "virtualisation";
     let name = facts.machine.conditions.hypervisor.clone();
     let mut found = vec![known(
-        GROUP,
         "hypervisor",
         name.clone()
             .unwrap_or_else(|| "none: bare metal, as far as can be seen".to_owned()),
         json!(name),
     )];
     if let Some(container) = hypervisor::container(facts.root) {
-        found.push(known(GROUP, "container", container, Value::Null));
+        found.push(known("container", container, Value::Null));
     }
     if let Some(cpus) = cgroup::cpu_quota(facts.root) {
         found.push(known(
-            GROUP,
             "cpu_quota",
             format!(
                 "this process's cgroup may use {} of a CPU's time",
@@ -170,7 +164,6 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
     }
     if facts.is_guest() {
         found.push(known(
-            GROUP,
             "nested_paging",
             "a TLB miss walks the guest's page tables and, for each of their entries, the \
              host's: huge pages on the host count as much as those here",
@@ -185,7 +178,6 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
         if let Some(state) = facts.root.attribute(file) {
             let on = matches!(state.as_str(), "Y" | "1");
             found.push(known(
-                GROUP,
                 "kvm",
                 format!(
                     "this machine can be a host; {name} is {}",
@@ -221,16 +213,10 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
         if !vcpus.is_empty() {
             text.push_str(&format!(" ({})", vcpus.join("; ")));
         }
-        found.push(known(
-            GROUP,
-            &format!("vm_{}", machine.pid),
-            text,
-            json!(threads),
-        ));
+        found.push(known(&format!("vm_{}", machine.pid), text, json!(threads)));
     }
     if facts.virtual_machines.is_empty() {
         found.push(known(
-            GROUP,
             "virtual_machines",
             "none that this user can see run here",
             Value::Null,
@@ -240,10 +226,8 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "permissions";
     let mut found = vec![match paranoid(facts.root) {
         Some(level) => known(
-            GROUP,
             "perf_event_paranoid",
             match level {
                 ..=-1 => format!("{level}: everything is permitted"),
@@ -255,7 +239,6 @@ fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
             json!(level),
         ),
         None => outcome(
-            GROUP,
             "perf_event_paranoid",
             Outcome::missing("the kernel has no perf events"),
         ),
@@ -267,41 +250,31 @@ fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
             .find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok())
     };
     found.push(match field("Seccomp:") {
-        Some(0) => known(GROUP, "seccomp", "off", json!(0)),
+        Some(0) => known("seccomp", "off", json!(0)),
         Some(mode) => {
             let filters = field("Seccomp_filters:").map_or_else(String::new, |number| {
                 format!(", {}", count(number as usize, "filter"))
             });
             let name = if mode == 1 { "strict" } else { "on" };
-            known(GROUP, "seccomp", format!("{name}{filters}"), json!(mode))
+            known("seccomp", format!("{name}{filters}"), json!(mode))
         }
-        None => outcome(
-            GROUP,
-            "seccomp",
-            Outcome::missing("the kernel does not tell"),
-        ),
+        None => outcome("seccomp", Outcome::missing("the kernel does not tell")),
     });
     if facts.machine.cpu.architecture == "x86_64" {
         let access = msr::MsrFiles::new(facts.root).access(facts.cpu);
         found.push(match access {
-            Ok(()) => known(
-                GROUP,
-                "msr",
-                "registers can be read and written",
-                Value::Null,
-            ),
-            Err(reason) => missing(GROUP, "msr", reason),
+            Ok(()) => known("msr", "registers can be read and written", Value::Null),
+            Err(reason) => missing("msr", reason),
         });
     }
     found.push(match &facts.probes.placement {
-        Ok(()) => known(GROUP, "memory_placement", "permitted", Value::Null),
-        Err(reason) => missing(GROUP, "memory_placement", reason.clone()),
+        Ok(()) => known("memory_placement", "permitted", Value::Null),
+        Err(reason) => missing("memory_placement", reason.clone()),
     });
     found
 }
 
 fn counters(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "counters";
     let of_kind = |kind: PmuKind| -> Vec<&str> {
         facts
             .pmus
@@ -332,43 +305,36 @@ fn counters(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         found.push(if names.is_empty() {
-            outcome(
-                GROUP,
-                key,
-                Outcome::missing(format!("the kernel shows no {what}")),
-            )
+            outcome(key, Outcome::missing(format!("the kernel shows no {what}")))
         } else {
             let mut shown = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
             if names.len() > 6 {
                 shown.push_str(&format!(", … ({} in all)", names.len()));
             }
-            known(GROUP, key, shown, json!(names))
+            known(key, shown, json!(names))
         });
     }
     found.push(match &facts.probes.hardware_cycles {
-        Ok(()) => known(GROUP, "hardware_cycles", "can be counted", Value::Null),
-        Err(reason) => missing(GROUP, "hardware_cycles", reason.clone()),
+        Ok(()) => known("hardware_cycles", "can be counted", Value::Null),
+        Err(reason) => missing("hardware_cycles", reason.clone()),
     });
     found.push(match &facts.probes.software_clock {
-        Ok(()) => known(GROUP, "cpu_clock", "samples without a PMU", Value::Null),
-        Err(reason) => missing(GROUP, "cpu_clock", reason.clone()),
+        Ok(()) => known("cpu_clock", "samples without a PMU", Value::Null),
+        Err(reason) => missing("cpu_clock", reason.clone()),
     });
     found.push(match &facts.probes.breakpoints {
         Ok(number) => known(
-            GROUP,
             "debug_registers",
             format!("{} for watching data", count(*number as usize, "register")),
             json!(number),
         ),
-        Err(reason) => missing(GROUP, "debug_registers", reason.clone()),
+        Err(reason) => missing("debug_registers", reason.clone()),
     });
     found
 }
 
 fn prefetchers(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "prefetchers";
     let control = outcome(
-        GROUP,
         "prefetcher_control",
         facts
             .controls
@@ -381,7 +347,7 @@ fn prefetchers(facts: &Facts<'_>) -> Vec<Finding> {
     let mut found = vec![control];
     if !told_already {
         found.push(Finding {
-            group: GROUP.to_owned(),
+            group: String::new(),
             key: "prefetcher_state".to_owned(),
             detail: states.known().map(|states| json!(states)),
             value: states.map(|states| {

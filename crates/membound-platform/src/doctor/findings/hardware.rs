@@ -11,7 +11,6 @@ use crate::doctor::words::{count, short, size};
 use crate::{dimm, list, memory, pages};
 
 pub(super) fn processor(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "processor";
     let cpu = &facts.machine.cpu;
     let mut name = match (cpu.vendor.as_str(), cpu.model_name.as_str()) {
         ("", "") => "unknown".to_owned(),
@@ -21,9 +20,8 @@ pub(super) fn processor(facts: &Facts<'_>) -> Vec<Finding> {
     if let (Some(family), Some(model)) = (cpu.family, cpu.model) {
         name.push_str(&format!(" (family {family:#x}, model {model:#x})"));
     }
-    let mut found = vec![known(GROUP, "cpu", name, Value::Null)];
+    let mut found = vec![known("cpu", name, Value::Null)];
     found.push(outcome(
-        GROUP,
         "microarchitecture",
         match &cpu.microarchitecture {
             Some(name) => Outcome::Known(name.clone()),
@@ -32,13 +30,11 @@ pub(super) fn processor(facts: &Facts<'_>) -> Vec<Finding> {
     ));
     found.push(match cpu.published_rob {
         Some(entries) => known(
-            GROUP,
             "reorder_buffer",
             format!("{entries} entries, as published"),
             json!(entries),
         ),
         None => outcome(
-            GROUP,
             "reorder_buffer",
             Outcome::missing("no published figure is known; `measure mlp` finds it"),
         ),
@@ -52,7 +48,6 @@ pub(super) fn processor(facts: &Facts<'_>) -> Vec<Finding> {
         ));
     }
     found.push(known(
-        GROUP,
         "cpus",
         cpus,
         json!({"online": cpu.online, "allowed": cpu.allowed}),
@@ -77,15 +72,13 @@ pub(super) fn processor(facts: &Facts<'_>) -> Vec<Finding> {
             groups.join("; "),
         )
     };
-    found.push(known(GROUP, "smt", smt, json!(cpu.smt_siblings)));
+    found.push(known("smt", smt, json!(cpu.smt_siblings)));
     found
 }
 
 pub(super) fn caches(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "caches as declared";
     if facts.machine.caches.is_empty() {
         return vec![outcome(
-            GROUP,
             "caches",
             Outcome::missing("neither sysfs nor CPUID declares any; `measure` finds them"),
         )];
@@ -122,22 +115,15 @@ pub(super) fn caches(facts: &Facts<'_>) -> Vec<Finding> {
                 (_, 1) => format!(", {instances} of them, one for each CPU"),
                 (_, sharers) => format!(", {instances} of them, each for {sharers} CPUs"),
             });
-            known(
-                GROUP,
-                &format!("l{}{letter}", cache.level),
-                text,
-                json!(cache),
-            )
+            known(&format!("l{}{letter}", cache.level), text, json!(cache))
         })
         .collect()
 }
 
 pub(super) fn memory_group(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "memory";
     let available = memory::available_bytes(facts.root);
     let total = facts.machine.memory_bytes;
     let mut found = vec![known(
-        GROUP,
         "memory",
         format!(
             "{}, of which this process can have {}",
@@ -148,7 +134,6 @@ pub(super) fn memory_group(facts: &Facts<'_>) -> Vec<Finding> {
     )];
     if let Some(left) = memory::cgroup_left(facts.root) {
         found.push(known(
-            GROUP,
             "cgroup",
             format!("this process's cgroup leaves {}", size(left)),
             json!({"left_bytes": left}),
@@ -182,13 +167,11 @@ pub(super) fn memory_group(facts: &Facts<'_>) -> Vec<Finding> {
         })
         .collect();
     found.push(known(
-        GROUP,
         "numa_nodes",
         format!("{}: {}", facts.topology.nodes.len(), nodes.join("; ")),
         json!(detail),
     ));
     found.push(outcome(
-        GROUP,
         "dimms",
         facts.slots.clone().map(|slots| dimms(&slots)),
     ));
@@ -224,12 +207,10 @@ fn dimms(slots: &[dimm::Slot]) -> String {
 }
 
 pub(super) fn page_group(facts: &Facts<'_>) -> Vec<Finding> {
-    const GROUP: &str = "pages";
     let base = pages::base_page_bytes() as u64;
-    let mut found = vec![known(GROUP, "base_page", size(base), json!(base))];
+    let mut found = vec![known("base_page", size(base), json!(base))];
     let thp = &facts.thp;
     found.push(outcome(
-        GROUP,
         "thp",
         thp.enabled.clone().map(|state| {
             let mut text = state.to_string();
@@ -248,7 +229,6 @@ pub(super) fn page_group(facts: &Facts<'_>) -> Vec<Finding> {
     let daemon = &thp.khugepaged;
     if let (Some(pages), Some(sleep)) = (daemon.pages_to_scan, daemon.scan_sleep_ms) {
         found.push(known(
-            GROUP,
             "khugepaged",
             format!(
                 "looks at {pages} pages every {} s, {}",
@@ -265,7 +245,6 @@ pub(super) fn page_group(facts: &Facts<'_>) -> Vec<Finding> {
     if !thp.medium_kib.is_empty() {
         let sizes: Vec<String> = thp.medium_kib.iter().map(|kib| size(kib << 10)).collect();
         found.push(known(
-            GROUP,
             "mthp",
             format!("the kernel may also use pages of {}", sizes.join(", ")),
             json!(thp.medium_kib),
@@ -273,7 +252,6 @@ pub(super) fn page_group(facts: &Facts<'_>) -> Vec<Finding> {
     }
     for pool in &facts.pools {
         found.push(known(
-            GROUP,
             &format!("hugetlb_{}k", pool.page_bytes >> 10),
             format!(
                 "{} of {} in the pool, {} free",
