@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 
 use membound_types::{Basis, Figure, Outcome, PageKind, PageWalks, SequentialLine};
 
-use crate::mlp::RulePoint;
+use crate::mlp::{RulePoint, around};
 use crate::stats::{robust_line, student_95};
 
 /// Fewest different N for a slope.
@@ -170,15 +170,6 @@ fn one_walk(small: Times<'_>, large: Times<'_>) -> Option<(Figure, bool)> {
         (_, Some(alone)) => Some((alone, false)),
         (Some(sequence), None) => Some((sequence, true)),
         (None, None) => None,
-    }
-}
-
-const fn around(value: f64, half_width: f64) -> Figure {
-    Figure {
-        value,
-        low: value - half_width,
-        high: value + half_width,
-        basis: Basis::Estimated,
     }
 }
 

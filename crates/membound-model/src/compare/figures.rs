@@ -10,8 +10,6 @@ mod places;
 mod tlb;
 mod traffic;
 
-use membound_types::Worse;
-
 pub use self::figure::ProfileFigure;
 use self::figure::{Figures, Label};
 use super::noise::Noise;
@@ -43,7 +41,6 @@ fn clock(profile: &ProfileView, out: &mut Figures) {
                 part: "clock",
                 title: "core clock".to_owned(),
                 unit: "Hz",
-                worse: Worse::Lower,
                 noise: Noise::Clock,
             },
             clock.value,
@@ -58,11 +55,6 @@ fn model(profile: &ProfileView, out: &mut Figures) {
         "bytes" => "bytes",
         _ => "",
     };
-    let worse = |text: &str| match text {
-        "ns" => Worse::Higher,
-        "bytes" => Worse::Lower,
-        _ => Worse::Any,
-    };
     let determined = |parameter: &&ParameterView| parameter.identifiable && !parameter.fixed;
     for parameter in profile.model.parameters.iter().filter(determined) {
         let symbol = &parameter.symbol;
@@ -76,7 +68,6 @@ fn model(profile: &ProfileView, out: &mut Figures) {
                     format!("{}, {symbol}", parameter.name)
                 },
                 unit: unit(&parameter.unit),
-                worse: worse(&parameter.unit),
                 noise: Noise::Parameter,
             },
             parameter.value,
@@ -103,7 +94,6 @@ fn model(profile: &ProfileView, out: &mut Figures) {
                 part: "model",
                 title: format!("model {name}"),
                 unit: unit(&sum.unit),
-                worse: worse(&sum.unit),
                 noise: Noise::Parameter,
             },
             sum.value,

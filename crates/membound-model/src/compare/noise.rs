@@ -8,7 +8,7 @@
 //! memory with worst points of 1, 3.5 and 7.5 %; parallelism, the quotient of two
 //! times of which one may be disturbed, moved by a fifth.
 
-use membound_types::NoiseFloor;
+use membound_types::{NoiseFloor, Worse};
 use statrs::function::erf::erfc;
 
 /// Half the width of a 95 % interval in standard deviations of a normal distribution.
@@ -105,6 +105,34 @@ impl Noise {
             Self::Clock => (0.015, 0.0),
             Self::Exact => (0.0, 0.0),
             Self::Parameter => (0.03, 0.0),
+        }
+    }
+
+    /// Direction in which a change of a figure in `unit` is worse.
+    pub(super) fn worse(self, unit: &str) -> Worse {
+        match self {
+            Self::InnerLatency
+            | Self::CacheLatency
+            | Self::SharedLatency
+            | Self::MemoryLatency
+            | Self::LoadedLatency
+            | Self::ColdLoads
+            | Self::TlbCost
+            | Self::PrefetchRatio
+            | Self::CoreToCore => Worse::Higher,
+            Self::CacheSize
+            | Self::SharedSize
+            | Self::CacheBandwidth
+            | Self::MemoryBandwidth
+            | Self::Parallelism
+            | Self::TlbEntries
+            | Self::Clock => Worse::Lower,
+            Self::Window | Self::Exact => Worse::Any,
+            Self::Parameter => match unit {
+                "ns" => Worse::Higher,
+                "bytes" => Worse::Lower,
+                _ => Worse::Any,
+            },
         }
     }
 

@@ -207,6 +207,12 @@ fn trial(
     })
 }
 
+/// Tries other edges from the weights of `best`, to the precision that a comparison needs.
+fn trial_near(problem: &Problem<'_>, best: &Trial, wanted: Edges, rows: &[usize]) -> Option<Trial> {
+    let scale = Some(best.solved.scale.as_slice());
+    trial(problem, wanted, rows, scale, TRIAL_WEIGHT_TOLERANCE)
+}
+
 /// Contribution of one point to the minimised function.
 fn deviance(weights: Weights, measured: f64, model: f64) -> f64 {
     match weights {
@@ -284,13 +290,7 @@ fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
             if wanted == centre {
                 continue;
             }
-            let found = trial(
-                problem,
-                wanted,
-                rows,
-                Some(&best.solved.scale),
-                TRIAL_WEIGHT_TOLERANCE,
-            );
+            let found = trial_near(problem, &best, wanted, rows);
             if let Some(found) = found.filter(|found| found.merit < best.merit) {
                 best = found;
             }
@@ -320,13 +320,7 @@ fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
             let mut wanted = centre.clone();
             wanted.reach[level] = kink;
             let wanted = bounded(problem, &centre, wanted);
-            let found = trial(
-                problem,
-                wanted,
-                rows,
-                Some(&best.solved.scale),
-                TRIAL_WEIGHT_TOLERANCE,
-            );
+            let found = trial_near(problem, &best, wanted, rows);
             let Some((found, _)) =
                 found.map(|found| descend(problem, found, rows, MAX_SHORT_DESCENT_STEPS))
             else {
@@ -359,13 +353,7 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) 
         loop {
             let change = direction.step(damping);
             let wanted = bounded(problem, &best.edges, direction.apply(&best.edges, &change));
-            let found = trial(
-                problem,
-                wanted,
-                rows,
-                Some(&best.solved.scale),
-                TRIAL_WEIGHT_TOLERANCE,
-            );
+            let found = trial_near(problem, &best, wanted, rows);
             if let Some(found) = found.filter(|found| found.merit < best.merit) {
                 moved_by = change.amax();
                 best = found;

@@ -5,8 +5,9 @@
 //! the straight line does not hold, and the slope of each part is reported. Times are core clock
 //! cycles.
 
-use membound_types::{Basis, Figure, Outcome, SequentialBend, SequentialLine, SequentialPart};
+use membound_types::{Figure, Outcome, SequentialBend, SequentialLine, SequentialPart};
 
+use super::around;
 use crate::bend::{self, Bend};
 use crate::stats::{median, robust_line, student_95};
 
@@ -98,13 +99,7 @@ fn parts(bend: &Bend, lengths: &[u32]) -> SequentialBend {
 
 /// A value with Student's 95 % interval for `freedom` degrees of freedom.
 fn figure(value: f64, error: f64, freedom: usize) -> Figure {
-    let half_width = student_95(freedom) * error;
-    Figure {
-        value,
-        low: value - half_width,
-        high: value + half_width,
-        basis: Basis::Estimated,
-    }
+    around(value, student_95(freedom) * error)
 }
 
 fn count(number: usize) -> u32 {

@@ -31,7 +31,6 @@ pub(super) struct Label {
     pub(super) part: &'static str,
     pub(super) title: String,
     pub(super) unit: &'static str,
-    pub(super) worse: Worse,
     pub(super) noise: Noise,
 }
 
@@ -43,7 +42,7 @@ impl Figures {
                 part: label.part,
                 title: label.title,
                 unit: label.unit,
-                worse: label.worse,
+                worse: label.noise.worse(label.unit),
                 uncertain: Uncertain {
                     value,
                     interval: interval.filter(|(low, high)| low.is_finite() && high.is_finite()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use membound_types::{
-    Access, Level, LevelKind, NodePolicy, Outcome, PageKind, Pattern, PrefetchState, Worse,
+    Access, Level, LevelKind, NodePolicy, Outcome, PageKind, Pattern, PrefetchState,
 };
 
 use super::figure::{Figures, Label};
@@ -27,7 +27,6 @@ pub(super) fn levels(profile: &ProfileView, out: &mut Figures) {
         part: "levels",
         title: title.to_owned(),
         unit,
-        worse: Worse::Any,
         noise: Noise::Exact,
     };
     out.add(
@@ -39,12 +38,11 @@ pub(super) fn levels(profile: &ProfileView, out: &mut Figures) {
     for (index, level) in levels.iter().enumerate() {
         let name = &level.name;
         let (latency, size) = level_noise(levels, index);
-        let label = |what: &str, title: &str, unit, worse, noise| Label {
+        let label = |what: &str, title: &str, unit, noise| Label {
             name: format!("levels.{name}.{what}"),
             part: "levels",
             title: format!("{name} {title}"),
             unit,
-            worse,
             noise,
         };
         let points = plateau_points(profile, inner, level.size_bytes);
@@ -54,14 +52,14 @@ pub(super) fn levels(profile: &ProfileView, out: &mut Figures) {
             ("latency_cycles", "cycles", level.latency_cycles),
         ] {
             out.add(
-                label(what, "latency", unit, Worse::Higher, latency),
+                label(what, "latency", unit, latency),
                 value,
                 relative.map(|error| (value * (-Z95 * error).exp(), value * (Z95 * error).exp())),
             );
         }
         if let Some(bytes) = level.size_bytes {
             out.add(
-                label("size_bytes", "effective size", "bytes", Worse::Lower, size),
+                label("size_bytes", "effective size", "bytes", size),
                 bytes as f64,
                 level
                     .size_low_bytes
@@ -126,7 +124,6 @@ pub(super) fn latency(profile: &ProfileView, out: &mut Figures) {
                     part: "latency",
                     title: format!("256 MiB on {page} pages"),
                     unit: "ns",
-                    worse: Worse::Higher,
                     noise: Noise::MemoryLatency,
                 },
                 ns,

@@ -1,6 +1,6 @@
 //! Figures of the core's windows and of parallel loads.
 
-use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, Worse};
+use membound_types::{ComparedValue, Filler, NodePolicy, Outcome};
 
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
@@ -10,7 +10,7 @@ use crate::compare::view::ProfileView;
 pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
     for part in profile.mlp.conditions() {
         let (page, node) = (part.page, part.node);
-        let label = |what: &str, title: &str, unit, worse, noise| Label {
+        let label = |what: &str, title: &str, unit, noise| Label {
             name: format!("mlp.{page}.{node}.{what}"),
             part: "mlp",
             title: if node == NodePolicy::LOCAL {
@@ -19,7 +19,6 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
                 format!("{title}, {page}, node {node}")
             },
             unit,
-            worse,
             noise,
         };
         let fused = part
@@ -34,7 +33,7 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
                 other => format!("{other}_entries"),
             };
             out.add(
-                label(&what, &window.limited_by, "", Worse::Any, Noise::Window),
+                label(&what, &window.limited_by, "", Noise::Window),
                 window.entries.value,
                 Some((window.entries.low, window.entries.high)),
             );
@@ -42,13 +41,7 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
         let cells = Cells::of(part);
         if let Some(one) = cells.one {
             out.add(
-                label(
-                    "one_load_cycles",
-                    "one load",
-                    "cycles",
-                    Worse::Higher,
-                    Noise::ColdLoads,
-                ),
+                label("one_load_cycles", "one load", "cycles", Noise::ColdLoads),
                 one.value,
                 interval(one),
             );
@@ -59,7 +52,6 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
                     "pair_cycles",
                     "two loads in sequence",
                     "cycles",
-                    Worse::Higher,
                     Noise::ColdLoads,
                 ),
                 pair.value,
@@ -68,13 +60,7 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
         }
         if let Outcome::Known(rule) = cells.rule {
             out.add(
-                label(
-                    "rule",
-                    "parallel loads by rule",
-                    "",
-                    Worse::Lower,
-                    Noise::Parallelism,
-                ),
+                label("rule", "parallel loads by rule", "", Noise::Parallelism),
                 rule.value,
                 interval(rule),
             );
@@ -94,7 +80,6 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
                     "throughput",
                     "parallel loads by throughput",
                     "",
-                    Worse::Lower,
                     Noise::Parallelism,
                 ),
                 *throughput,

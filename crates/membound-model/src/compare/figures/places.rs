@@ -1,7 +1,5 @@
 //! Figures of nodes, and of lines moved from core to core.
 
-use membound_types::Worse;
-
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::view::ProfileView;
@@ -16,7 +14,6 @@ pub(super) fn numa(profile: &ProfileView, out: &mut Figures) {
             part: "numa",
             title: "nodes".to_owned(),
             unit: "",
-            worse: Worse::Any,
             noise: Noise::Exact,
         },
         profile.numa.nodes.len() as f64,
@@ -24,36 +21,23 @@ pub(super) fn numa(profile: &ProfileView, out: &mut Figures) {
     );
     for pair in &profile.numa.pairs {
         let (cpu, memory) = (pair.cpu_node, pair.memory_node);
-        let label = |what: &str, title: &str, unit, worse, noise| Label {
+        let label = |what: &str, title: &str, unit, noise| Label {
             name: format!("numa.{cpu}.{memory}.{what}"),
             part: "numa",
             title: format!("node {cpu} to memory of {memory}, {title}"),
             unit,
-            worse,
             noise,
         };
         if let Some(ns) = pair.latency_ns.known() {
             out.add(
-                label(
-                    "latency_ns",
-                    "latency",
-                    "ns",
-                    Worse::Higher,
-                    Noise::MemoryLatency,
-                ),
+                label("latency_ns", "latency", "ns", Noise::MemoryLatency),
                 *ns,
                 relative_error(&pair.latency_batches.raw).map(|error| around(*ns, error)),
             );
         }
         if let Some(gb_s) = pair.read_gb_s.known() {
             out.add(
-                label(
-                    "read_gb_s",
-                    "read",
-                    "GB/s",
-                    Worse::Lower,
-                    Noise::MemoryBandwidth,
-                ),
+                label("read_gb_s", "read", "GB/s", Noise::MemoryBandwidth),
                 *gb_s,
                 relative_error(&pair.read_batches.raw).map(|error| around(*gb_s, error)),
             );
@@ -83,7 +67,6 @@ pub(super) fn c2c(profile: &ProfileView, out: &mut Figures) {
                 part: "c2c",
                 title: title.to_owned(),
                 unit: "ns",
-                worse: Worse::Higher,
                 noise: Noise::CoreToCore,
             },
             pair.one_way_ns,

@@ -1,7 +1,5 @@
 //! Figures of address translation.
 
-use membound_types::Worse;
-
 use super::figure::{Figures, Label};
 use crate::compare::noise::Noise;
 use crate::compare::view::ProfileView;
@@ -9,27 +7,20 @@ use crate::compare::view::ProfileView;
 pub(super) fn tlb(profile: &ProfileView, out: &mut Figures) {
     for level in &profile.tlb.levels {
         let (page, number) = (level.page, level.level);
-        let label = |what: &str, title: &str, unit, worse, noise| Label {
+        let label = |what: &str, title: &str, unit, noise| Label {
             name: format!("tlb.{page}.L{number}.{what}"),
             part: "tlb",
             title: format!("L{number} TLB {title}, {page}"),
             unit,
-            worse,
             noise,
         };
         out.add(
-            label("entries", "entries", "", Worse::Lower, Noise::TlbEntries),
+            label("entries", "entries", "", Noise::TlbEntries),
             level.entries.value,
             Some((level.entries.low, level.entries.high)),
         );
         out.add(
-            label(
-                "miss_cycles",
-                "miss",
-                "cycles",
-                Worse::Higher,
-                Noise::TlbCost,
-            ),
+            label("miss_cycles", "miss", "cycles", Noise::TlbCost),
             level.miss_cycles.value,
             Some((level.miss_cycles.low, level.miss_cycles.high)),
         );
@@ -41,7 +32,6 @@ pub(super) fn tlb(profile: &ProfileView, out: &mut Figures) {
                 part: "tlb",
                 title: "page walks at once".to_owned(),
                 unit: "",
-                worse: Worse::Lower,
                 noise: Noise::Parallelism,
             },
             *walks,

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_types::{
-    BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, TrafficMix, Worse,
-};
+use membound_types::{BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, TrafficMix};
 
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
@@ -64,7 +62,6 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
                 part: "bandwidth",
                 title: format!("{level} {kernel}, {each}"),
                 unit: "GB/s",
-                worse: Worse::Lower,
                 noise,
             },
             point.gb_s,
@@ -78,7 +75,6 @@ pub(super) fn bandwidth(profile: &ProfileView, out: &mut Figures) {
                 part: "bandwidth",
                 title: "main memory, most".to_owned(),
                 unit: "GB/s",
-                worse: Worse::Lower,
                 noise: Noise::MemoryBandwidth,
             },
             point.gb_s,
@@ -107,12 +103,11 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
         let (Some(idle), Some(full)) = (idle, full) else {
             continue;
         };
-        let label = |what: &str, title: &str, unit, worse, noise| Label {
+        let label = |what: &str, title: &str, unit, noise| Label {
             name: format!("loaded.{}.{what}", mix.replace(' ', "-")),
             part: "loaded",
             title: format!("{title}, {}", mix_description(mix)),
             unit,
-            worse,
             noise,
         };
         out.add(
@@ -120,7 +115,6 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
                 "idle_ns",
                 "latency beside least traffic",
                 "ns",
-                Worse::Higher,
                 Noise::MemoryLatency,
             ),
             idle.ns,
@@ -131,20 +125,13 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
                 "full_ns",
                 "latency beside most traffic",
                 "ns",
-                Worse::Higher,
                 Noise::LoadedLatency,
             ),
             full.ns,
             Some((full.ns_low, full.ns_high)),
         );
         out.add(
-            label(
-                "max_gb_s",
-                "most traffic",
-                "GB/s",
-                Worse::Lower,
-                Noise::MemoryBandwidth,
-            ),
+            label("max_gb_s", "most traffic", "GB/s", Noise::MemoryBandwidth),
             full.gb_s,
             // The document states no interval of the traffic, so only the scatter between runs applies.
             Some((full.gb_s, full.gb_s)),
@@ -193,7 +180,6 @@ pub(super) fn prefetch(profile: &ProfileView, out: &mut Figures) {
                 part: "prefetch",
                 title: format!("{title}{remark}"),
                 unit: "",
-                worse: Worse::Higher,
                 noise: Noise::PrefetchRatio,
             },
             point.ratio,
