@@ -12,16 +12,11 @@ pub(crate) fn level(name: &str, size_bytes: Option<u64>) -> Level {
             LevelKind::Cache
         },
         size_bytes,
-        size_low_bytes: None,
-        size_high_bytes: None,
         latency_ns: 1.0,
         latency_low_ns: 1.0,
         latency_high_ns: 1.0,
         latency_cycles: 4.0,
-        line_bytes: None,
-        line_basis: None,
-        declared_bytes: None,
-        note: None,
+        ..Level::default()
     }
 }
 

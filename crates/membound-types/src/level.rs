@@ -7,9 +7,10 @@ use crate::names::named;
 
 named! {
     /// Kind of a level: cache or memory.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum LevelKind {
         /// A cache.
+        #[default]
         Cache = "cache",
         /// Main memory: the outermost level.
         Memory = "memory",
@@ -17,7 +18,7 @@ named! {
 }
 
 /// Level of the memory hierarchy, found from the latency curve.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
     /// Name: `L1`, `L2`, `L3`, …, `DRAM`.
     pub name: String,

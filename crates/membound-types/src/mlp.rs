@@ -10,9 +10,10 @@ use crate::{Figure, NodePolicy, Outcome, PageKind, Samples, TickCount};
 
 named! {
     /// Instructions that serialise the kernel before and after.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Fence {
         /// `cpuid`, as in the document, on x86-64; it traps in a guest.
+        #[default]
         Cpuid = "cpuid",
         /// `lfence`, on x86-64.
         Lfence = "lfence",
@@ -25,10 +26,12 @@ named! {
     /// Instructions between the loads. Besides an entry of the reorder buffer, each kind occupies only the
     /// resource that its description names.
     #[derive(
-        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+        Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        JsonSchema,
     )]
     pub enum Filler {
         /// One-byte no-operations: nothing else. Some cores combine several in one entry.
+        #[default]
         Nop = "nop",
         /// Additions to registers that set no flags: an integer register.
         Integer = "integer",
@@ -325,10 +328,6 @@ pub struct PageWalks {
     pub walks_by_chases: Option<f64>,
 }
 
-const fn nop() -> Filler {
-    Filler::Nop
-}
-
 /// Times of one cell, measured repeatedly on new pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacementPoint {
@@ -384,7 +383,7 @@ pub struct PlacementOutlier {
 }
 
 /// Result of `measure mlp`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mlp {
     /// Cells of the N × K plane and of the sequential series.
     pub cells: Vec<MlpCell>,
@@ -395,7 +394,7 @@ pub struct Mlp {
     #[serde(default)]
     pub reorder_evidence: Outcome<ReorderEvidence>,
     /// Filler of the N × K plane and of the loads in sequence.
-    #[serde(default = "nop")]
+    #[serde(default)]
     pub filler: Filler,
     /// All windows that were found, with their intervals.
     pub windows: Vec<WindowLimit>,

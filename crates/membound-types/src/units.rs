@@ -37,11 +37,12 @@ impl fmt::Display for NodeId {
 named! {
     /// Size and origin of the pages behind a buffer.
     #[derive(
-        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
         JsonSchema,
     )]
     pub enum PageKind {
         /// Base pages of 4 KiB (or the machine's base page), huge pages refused.
+        #[default]
         Base = "4k",
         /// Transparent huge pages, requested with `MADV_HUGEPAGE`.
         Thp = "thp",
@@ -83,6 +84,12 @@ impl NodePolicy {
     pub const LOCAL: Self = Self::Named(NamedPolicy::Local);
     /// Interleaved page by page over all nodes with memory.
     pub const INTERLEAVE: Self = Self::Named(NamedPolicy::Interleave);
+}
+
+impl Default for NodePolicy {
+    fn default() -> Self {
+        Self::LOCAL
+    }
 }
 
 impl fmt::Display for NodePolicy {

@@ -70,21 +70,10 @@ mod tests {
             ..SharingThread::default()
         };
         SharedLine {
-            line_address: 0,
             line_bytes: 64,
-            lines: Vec::new(),
             pid: 7,
-            object: String::new(),
-            alloc_stack: Vec::new(),
-            object_offset: None,
             threads: vec![thread(8), thread(9)],
-            offsets: Vec::new(),
-            sites: Vec::new(),
-            avg_latency_ns: None,
-            avg_latency_cycles: None,
-            l1_latency_ns: None,
             stall_fraction: 0.3,
-            predicted_gain: None,
             held: costs
                 .iter()
                 .map(|&(tid, cpu_s)| SharingCost {
@@ -99,9 +88,8 @@ mod tests {
                     spans: 8,
                 })
                 .collect(),
-            advice: String::new(),
-            confirmed: None,
             confidence: 1.0,
+            ..SharedLine::default()
         }
     }
 

@@ -35,14 +35,12 @@ pub(crate) fn machine() -> MachineInfo {
         host: "anvil".to_owned(),
         date: "2026-11-20T10:00:00Z".to_owned(),
         membound_version: "0.1.0".to_owned(),
-        cpu: Default::default(),
-        caches: Vec::new(),
         memory_bytes: 1 << 34,
         timer: Timer {
             core_clock_hz: 4e9,
             ..Timer::default()
         },
-        conditions: Default::default(),
+        ..MachineInfo::default()
     }
 }
 

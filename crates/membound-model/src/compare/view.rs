@@ -234,7 +234,7 @@ pub struct LatencyPointView {
 }
 
 /// The part `mlp`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct MlpView {
     /// Reason if the part was not measured.
@@ -265,27 +265,6 @@ pub struct MlpView {
     pub placements: Option<Placements>,
     /// The same part under other conditions.
     pub others: Vec<MlpView>,
-}
-
-impl Default for MlpView {
-    fn default() -> Self {
-        Self {
-            not_measured: None,
-            cells: Vec::new(),
-            rob_size: Outcome::default(),
-            windows: Vec::new(),
-            mlp_rule: Outcome::default(),
-            mlp_rule_interval: Outcome::default(),
-            mlp_throughput: Outcome::default(),
-            mlp_throughput_interval: Outcome::default(),
-            throughput: Vec::new(),
-            sequential_pair_cycles: Outcome::default(),
-            page: PageKind::Base,
-            node: NodePolicy::LOCAL,
-            placements: None,
-            others: Vec::new(),
-        }
-    }
 }
 
 impl MlpView {

@@ -151,9 +151,7 @@ fn level(name: &str, kind: LevelKind, size: Option<f64>) -> Level {
         latency_high_ns: 1.0,
         latency_cycles: 4.0,
         line_bytes: Some(64),
-        line_basis: None,
-        declared_bytes: None,
-        note: None,
+        ..Level::default()
     }
 }
 

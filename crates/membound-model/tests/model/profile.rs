@@ -197,14 +197,6 @@ fn mlp() -> Mlp {
     Mlp {
         cells,
         rob_size: Outcome::Known(192.0),
-        reorder_evidence: Outcome::default(),
-        filler: Filler::Nop,
-        windows: vec![],
-        mlp_rule: Outcome::default(),
-        mlp_rule_interval: Outcome::default(),
-        mlp_rule_between: None,
-        mlp_throughput: Outcome::default(),
-        mlp_throughput_interval: Outcome::default(),
         throughput: vec![ThroughputPoint {
             chains: 16,
             cycles_per_load: 20.0,
@@ -212,10 +204,6 @@ fn mlp() -> Mlp {
             batches: Samples::default(),
         }],
         sequential_pair_cycles: Outcome::missing("not computed"),
-        sequential_pair_interval: Outcome::default(),
-        one_load_cycles: Outcome::default(),
-        sequential_line: Outcome::default(),
-        page_walks: Outcome::default(),
         areas: vec![AreaPoint {
             area_bytes: 96 << 10,
             loads: 1,
@@ -227,13 +215,10 @@ fn mlp() -> Mlp {
             ticks: Vec::new(),
             misses: Outcome::missing("no counters"),
         }],
-        placements: None,
         page: PageKind::Thp,
-        node: NodePolicy::LOCAL,
         fence: Fence::Lfence,
-        others: vec![],
-        skipped: vec![],
         elapsed_s: 1.0,
+        ..Mlp::default()
     }
 }
 

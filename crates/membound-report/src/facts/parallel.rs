@@ -19,32 +19,22 @@ pub(crate) fn with_interval(figure: &Figure) -> String {
 
 /// Result of the rule with its interval if it has one: `20.7 [16.9, 24.8]`.
 pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
-    match &mlp.mlp_rule_interval {
-        Outcome::Known(figure) => Some(with_interval(figure)),
-        Outcome::Missing { .. } => mlp.mlp_rule.known().map(|rule| units::number(*rule)),
-    }
+    interval_or_value(&mlp.mlp_rule_interval, &mlp.mlp_rule)
 }
 
 /// Time of two loads in sequence, with its interval if it has one.
 pub(crate) fn pair(mlp: &Mlp) -> Option<String> {
-    match &mlp.sequential_pair_interval {
-        Outcome::Known(figure) => Some(with_interval(figure)),
-        Outcome::Missing { .. } => {
-            let known = mlp.sequential_pair_cycles.known();
-            known.map(|cycles| units::number(*cycles))
-        }
-    }
+    interval_or_value(&mlp.sequential_pair_interval, &mlp.sequential_pair_cycles)
 }
 
 /// Throughput, with its interval if it has one.
 pub(crate) fn throughput(mlp: &Mlp) -> Option<String> {
-    match &mlp.mlp_throughput_interval {
-        Outcome::Known(figure) => Some(with_interval(figure)),
-        Outcome::Missing { .. } => {
-            let known = mlp.mlp_throughput.known();
-            known.map(|throughput| units::number(*throughput))
-        }
-    }
+    interval_or_value(&mlp.mlp_throughput_interval, &mlp.mlp_throughput)
+}
+
+fn interval_or_value(interval: &Outcome<Figure>, value: &Outcome<f64>) -> Option<String> {
+    let with_interval = interval.known().map(with_interval);
+    with_interval.or_else(|| value.known().map(|value| units::number(*value)))
 }
 
 /// Entries of the reorder buffer with their interval: `447 [445, 449]`.
@@ -398,34 +388,15 @@ pub(crate) fn cache_size(reach: &TlbReach) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use membound_types::{Fence, NodePolicy, PageKind, RuleBracket, RuleTime};
+    use membound_types::{RuleBracket, RuleTime};
 
     fn part(between: Option<RuleBracket>) -> Mlp {
         Mlp {
-            cells: Vec::new(),
-            rob_size: Outcome::default(),
-            reorder_evidence: Outcome::default(),
-            filler: Filler::Nop,
-            windows: Vec::new(),
             mlp_rule: Outcome::Known(4.36),
-            mlp_rule_interval: Outcome::default(),
             mlp_rule_between: between,
-            mlp_throughput: Outcome::default(),
-            mlp_throughput_interval: Outcome::default(),
-            throughput: Vec::new(),
             sequential_pair_cycles: Outcome::Known(520.0),
-            sequential_pair_interval: Outcome::default(),
-            one_load_cycles: Outcome::default(),
-            sequential_line: Outcome::default(),
-            page_walks: Outcome::default(),
-            areas: Vec::new(),
-            placements: None,
-            page: PageKind::Base,
-            node: NodePolicy::LOCAL,
-            fence: Fence::Cpuid,
-            others: Vec::new(),
-            skipped: Vec::new(),
             elapsed_s: 1.0,
+            ..Mlp::default()
         }
     }
 

@@ -684,22 +684,9 @@ mod tests {
             command: ["./a.out", "two words", "it's", ""]
                 .map(str::to_owned)
                 .to_vec(),
-            attached: None,
-            host: String::new(),
-            cpu: String::new(),
-            date: String::new(),
-            membound_version: String::new(),
-            exit_code: None,
-            signal: None,
             processes: 1,
             threads: 1,
-            timer: String::new(),
-            imported: None,
-            samples: 0,
-            effective_samples: 0.0,
-            timed_accesses: 0,
-            latencies_recorded: false,
-            objects_recorded: false,
+            ..RunInfo::default()
         };
         assert_eq!(command(&run), "./a.out 'two words' 'it'\\''s' ''");
         run.command.clear();

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CallFrame, Figure};
 
 /// A contended cache line: several threads access it, and at least one of them writes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SharedLine {
     /// Address of the line's first byte in the process; of the costliest line, if several lines of one
     /// object are contended in the same way.

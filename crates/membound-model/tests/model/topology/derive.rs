@@ -15,16 +15,12 @@ fn level(name: &str, size_bytes: Option<u64>, line_bytes: Option<u32>) -> Level 
         name: name.to_owned(),
         kind,
         size_bytes,
-        size_low_bytes: None,
-        size_high_bytes: None,
         latency_ns: 1.0,
         latency_low_ns: 0.9,
         latency_high_ns: 1.1,
         latency_cycles: 4.0,
         line_bytes,
-        line_basis: None,
-        declared_bytes: None,
-        note: None,
+        ..Level::default()
     }
 }
 
