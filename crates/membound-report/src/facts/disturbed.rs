@@ -1,6 +1,6 @@
 //! Perturbed points of a machine profile: cause, and points with two modes.
 
-use membound_types::{Disturbance, Kind, MachineProfile, Samples};
+use membound_types::{Disturbance, Kind, MachineProfile, Outcome, Samples};
 
 use super::titles::{mix_title, prefetch_pattern_title};
 use crate::units;
@@ -20,152 +20,97 @@ pub(crate) struct Disturbed {
 
 /// All perturbed points, in the order of the parts.
 pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
-    let mut found = Vec::new();
-    if let Some(latency) = profile.latency.known() {
-        for p in &latency.points {
-            let point = || {
-                format!(
-                    "{}, {} {} on {} pages, stride {}{}",
-                    units::bytes(p.size_bytes),
-                    p.access,
-                    p.pattern,
-                    p.page,
-                    units::bytes(p.stride_bytes),
-                    if p.threads > 1 {
-                        format!(", {} copies", p.threads)
-                    } else {
-                        String::new()
-                    }
-                )
-            };
-            push(
-                &mut found,
-                Kind::Latency,
-                &p.batches,
-                p.ns,
-                point,
-                units::ns,
-            );
-        }
+    let mut found = Found(Vec::new());
+    for p in points(&profile.latency, |part| &part.points) {
+        let copies = if p.threads > 1 {
+            format!(", {} copies", p.threads)
+        } else {
+            String::new()
+        };
+        let point = || {
+            format!(
+                "{}, {} {} on {} pages, stride {}{copies}",
+                units::bytes(p.size_bytes),
+                p.access,
+                p.pattern,
+                p.page,
+                units::bytes(p.stride_bytes),
+            )
+        };
+        found.push(Kind::Latency, &p.batches, p.ns, units::ns, point);
     }
-    for mlp in profile
-        .mlp
-        .known()
-        .into_iter()
-        .flat_map(|m| std::iter::once(m).chain(&m.others))
-    {
+    let mlp = profile.mlp.known().into_iter();
+    for mlp in mlp.flat_map(|mlp| std::iter::once(mlp).chain(&mlp.others)) {
         for p in &mlp.throughput {
-            push(
-                &mut found,
+            let point = || format!("{} chains on {} pages", p.chains, mlp.page);
+            found.push(
                 Kind::Mlp,
                 &p.batches,
                 p.cycles_per_load,
-                || format!("{} chains on {} pages", p.chains, mlp.page),
                 units::cycles,
-            );
-        }
-    }
-    if let Some(window) = profile.window.known() {
-        for p in &window.points {
-            let point = || {
-                format!(
-                    "{} windows in {}, {}",
-                    units::bytes(p.window_bytes),
-                    units::bytes(p.area_bytes),
-                    p.kernel
-                )
-            };
-            push(
-                &mut found,
-                Kind::Window,
-                &p.batches,
-                p.seconds_per_window,
                 point,
-                units::seconds,
             );
         }
     }
-    if let Some(bandwidth) = profile.bandwidth.known() {
-        for p in &bandwidth.points {
-            let point = || {
-                format!(
-                    "{} of {}, {}",
-                    p.kernel,
-                    units::bytes(p.size_bytes),
-                    units::plural(p.threads as usize, "thread")
-                )
-            };
-            push(
-                &mut found,
-                Kind::Bandwidth,
-                &p.batches,
-                p.gb_s,
-                point,
-                units::gb_s,
-            );
-        }
+    for p in points(&profile.window, |part| &part.points) {
+        let (window, area) = (units::bytes(p.window_bytes), units::bytes(p.area_bytes));
+        let point = || format!("{window} windows in {area}, {}", p.kernel);
+        let window_s = p.seconds_per_window;
+        found.push(Kind::Window, &p.batches, window_s, units::seconds, point);
     }
-    if let Some(loaded) = profile.loaded.known() {
-        for p in &loaded.points {
-            let point = || format!("{} at {}", mix_title(p.mix), units::gb_s(p.gb_s));
-            push(&mut found, Kind::Loaded, &p.batches, p.ns, point, units::ns);
-        }
+    for p in points(&profile.bandwidth, |part| &part.points) {
+        let threads = units::plural(p.threads as usize, "thread");
+        let point = || format!("{} of {}, {threads}", p.kernel, units::bytes(p.size_bytes));
+        found.push(Kind::Bandwidth, &p.batches, p.gb_s, units::gb_s, point);
     }
-    if let Some(tlb) = profile.tlb.known() {
-        for p in &tlb.points {
-            let point = || format!("{} pages of kind {}", units::count(p.pages), p.page);
-            push(&mut found, Kind::Tlb, &p.batches, p.ns, point, units::ns);
-        }
+    for p in points(&profile.loaded, |part| &part.points) {
+        let point = || format!("{} at {}", mix_title(p.mix), units::gb_s(p.gb_s));
+        found.push(Kind::Loaded, &p.batches, p.ns, units::ns, point);
     }
-    if let Some(prefetch) = profile.prefetch.known() {
-        for p in &prefetch.points {
-            let point = || prefetch_pattern_title(p.pattern);
-            push(
-                &mut found,
-                Kind::Prefetch,
-                &p.batches,
-                p.ns,
-                point,
-                units::ns,
-            );
-        }
+    for p in points(&profile.tlb, |part| &part.points) {
+        let point = || format!("{} pages of kind {}", units::count(p.pages), p.page);
+        found.push(Kind::Tlb, &p.batches, p.ns, units::ns, point);
     }
-    if let Some(c2c) = profile.c2c.known() {
-        for p in &c2c.pairs {
-            let point = || format!("CPU {} to CPU {}", p.from, p.to);
-            push(
-                &mut found,
-                Kind::C2c,
-                &p.batches,
-                p.one_way_ns,
-                point,
-                units::ns,
-            );
-        }
+    for p in points(&profile.prefetch, |part| &part.points) {
+        let point = || prefetch_pattern_title(p.pattern);
+        found.push(Kind::Prefetch, &p.batches, p.ns, units::ns, point);
     }
-    found
+    for p in points(&profile.c2c, |part| &part.pairs) {
+        let point = || format!("CPU {} to CPU {}", p.from, p.to);
+        found.push(Kind::C2c, &p.batches, p.one_way_ns, units::ns, point);
+    }
+    found.0
 }
 
-fn push(
-    found: &mut Vec<Disturbed>,
-    part: Kind,
-    samples: &Samples,
-    figure: f64,
-    point: impl FnOnce() -> String,
-    with_unit: fn(f64) -> String,
-) {
-    if !samples.disturbed.any() {
-        return;
+/// The points of a part; none if it was not measured.
+fn points<T, P>(part: &Outcome<T>, of: fn(&T) -> &Vec<P>) -> &[P] {
+    part.known().map_or(&[], |part| of(part).as_slice())
+}
+
+struct Found(Vec<Disturbed>);
+
+impl Found {
+    /// Adds a point if `samples` were perturbed.
+    fn push(
+        &mut self,
+        part: Kind,
+        samples: &Samples,
+        figure: f64,
+        with_unit: fn(f64) -> String,
+        point: impl FnOnce() -> String,
+    ) {
+        let disturbance = samples.disturbed;
+        if disturbance.any() {
+            self.0.push(Disturbed {
+                part,
+                point: point(),
+                disturbance,
+                modes: disturbance
+                    .slow_mode
+                    .map(|slow| (with_unit(figure), with_unit(slow))),
+            });
+        }
     }
-    found.push(Disturbed {
-        part,
-        point: point(),
-        disturbance: samples.disturbed,
-        modes: samples
-            .disturbed
-            .slow_mode
-            .map(|slow| (with_unit(figure), with_unit(slow))),
-    });
 }
 
 /// Cause of a point's perturbation in one phrase; `None` if it was not perturbed. `with_unit` formats the

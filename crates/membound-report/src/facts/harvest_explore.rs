@@ -45,113 +45,59 @@ pub(crate) enum Intervals {
     None,
 }
 
-const PRIMARY: Column = Column {
-    title: "primary takes",
-    expendable: 4,
-    is_compared: false,
-    of: |row| row.primary_s,
-    format: units::seconds,
-};
-const SLOWDOWN: Column = Column {
-    title: "slower",
-    expendable: 0,
-    is_compared: true,
-    of: |row| row.slowdown,
-    format: change,
-};
-const P95: Column = Column {
-    title: "p95",
-    expendable: 1,
-    is_compared: false,
-    of: |row| row.p95_ns,
-    format: units::duration_ns,
-};
-const P95_CHANGE: Column = Column {
-    title: "p95 longer",
-    expendable: 0,
-    is_compared: true,
-    of: |row| row.p95_change,
-    format: change,
-};
-const ALL: Column = Column {
-    title: "all done in",
-    expendable: 3,
-    is_compared: false,
-    of: |row| row.all_s,
-    format: units::seconds,
-};
-const SPEEDUP: Column = Column {
-    title: "× as fast",
-    expendable: 1,
-    is_compared: true,
-    of: |row| row.speedup,
-    format: times,
-};
-const WORK: Column = Column {
-    title: "their work",
-    expendable: 2,
-    is_compared: false,
-    of: |row| row.work,
-    format: units::percent,
-};
-const TURN: Column = Column {
-    title: "slice",
-    expendable: 5,
-    is_compared: false,
-    of: |row| row.turn_p50_ns,
-    format: units::duration_ns,
-};
-const TURN_90: Column = Column {
-    title: "90 %",
-    expendable: 6,
-    is_compared: false,
-    of: |row| row.turn_p90_ns,
-    format: units::duration_ns,
-};
-const WITHIN: Column = Column {
-    title: "kept to",
-    expendable: 7,
-    is_compared: false,
-    of: |row| row.within,
-    format: units::percent,
-};
-const YIELD: Column = Column {
-    title: "a yield",
-    expendable: 3,
-    is_compared: false,
-    of: |row| row.yield_ns,
-    format: units::duration_ns,
-};
-const LOADS: Column = Column {
-    title: "loads",
-    expendable: 1,
-    is_compared: false,
-    of: |row| row.loads,
-    format: units::compact,
-};
-const SAME_LOADS: Column = Column {
-    title: "in common",
-    expendable: 0,
-    is_compared: false,
-    of: |row| row.same_loads,
-    format: units::percent,
-};
-const EACH: Column = Column {
-    title: "a program",
-    expendable: 3,
-    is_compared: false,
-    of: |row| {
-        let programs = row.at.filter(|programs| *programs > 0.0)?;
-        let of = |seconds: f64| seconds / programs;
-        let all = row.all_s.or(row.primary_s)?;
-        Some(ExploreFigure {
-            value: of(all.value),
-            low: of(all.low),
-            high: of(all.high),
-        })
-    },
-    format: units::seconds,
-};
+const fn column(
+    title: &'static str,
+    expendable: u8,
+    of: fn(&ExploreRow) -> Option<ExploreFigure>,
+    format: fn(f64) -> String,
+) -> Column {
+    Column {
+        title,
+        expendable,
+        is_compared: false,
+        of,
+        format,
+    }
+}
+
+const fn compared(
+    title: &'static str,
+    expendable: u8,
+    of: fn(&ExploreRow) -> Option<ExploreFigure>,
+    format: fn(f64) -> String,
+) -> Column {
+    Column {
+        is_compared: true,
+        ..column(title, expendable, of, format)
+    }
+}
+
+const PRIMARY: Column = column("primary takes", 4, |row| row.primary_s, units::seconds);
+const SLOWDOWN: Column = compared("slower", 0, |row| row.slowdown, change);
+const P95: Column = column("p95", 1, |row| row.p95_ns, units::duration_ns);
+const P95_CHANGE: Column = compared("p95 longer", 0, |row| row.p95_change, change);
+const ALL: Column = column("all done in", 3, |row| row.all_s, units::seconds);
+const SPEEDUP: Column = compared("× as fast", 1, |row| row.speedup, times);
+const WORK: Column = column("their work", 2, |row| row.work, units::percent);
+const TURN: Column = column("slice", 5, |row| row.turn_p50_ns, units::duration_ns);
+const TURN_90: Column = column("90 %", 6, |row| row.turn_p90_ns, units::duration_ns);
+const WITHIN: Column = column("kept to", 7, |row| row.within, units::percent);
+const YIELD: Column = column("a yield", 3, |row| row.yield_ns, units::duration_ns);
+const LOADS: Column = column("loads", 1, |row| row.loads, units::compact);
+const SAME_LOADS: Column = column("in common", 0, |row| row.same_loads, units::percent);
+const EACH: Column = column("a program", 3, each, units::seconds);
+
+/// Time until all programs ended ÷ their number.
+fn each(row: &ExploreRow) -> Option<ExploreFigure> {
+    let programs = row.at.filter(|programs| *programs > 0.0)?;
+    let of = |seconds: f64| seconds / programs;
+    let all = row.all_s.or(row.primary_s)?;
+    Some(ExploreFigure {
+        value: of(all.value),
+        low: of(all.low),
+        high: of(all.high),
+    })
+}
 
 /// Columns of a table after the setting.
 pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Column> {

@@ -9,7 +9,7 @@ use membound_types::{
 
 use super::parts;
 use super::shell::{navigation, shell};
-use super::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
+use super::svg::{Axis, Chart, Look, Point, Scale, Series};
 use crate::facts::comparison as facts;
 use crate::units;
 
@@ -331,7 +331,6 @@ fn chart(index: usize, curve: &ComparedCurve, comparison: &Comparison) -> Markup
             .map(|pair| Point {
                 x: pair.x,
                 y: read(pair),
-                interval: None,
                 tip: format!(
                     "{}: {} {}",
                     if sizes {
@@ -342,7 +341,7 @@ fn chart(index: usize, curve: &ComparedCurve, comparison: &Comparison) -> Markup
                     units::number(read(pair)),
                     curve.y_unit
                 ),
-                hollow: false,
+                ..Point::default()
             })
             .collect(),
     };
@@ -353,7 +352,6 @@ fn chart(index: usize, curve: &ComparedCurve, comparison: &Comparison) -> Markup
         id: format!("curve-{index}"),
         title: format!("{}: {}.", curve.part, curve.title),
         reading: format!("Verdict: {verdict}."),
-        extent: Extent::Half,
         x: Axis {
             title: curve.x_unit.clone(),
             scale: if sizes { Scale::Log2 } else { Scale::Linear },
@@ -368,9 +366,7 @@ fn chart(index: usize, curve: &ComparedCurve, comparison: &Comparison) -> Markup
             series(0, first, |pair| pair.first),
             series(1, &curve.profile, |pair| pair.later),
         ],
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }
@@ -450,7 +446,6 @@ fn overlaid(overlay: &Overlay) -> Markup {
         id: format!("overlay-{}", overlay.name),
         title: format!("{}.", overlay.title),
         reading: format!("{}.", facts::overlay_remark(overlay)),
-        extent: Extent::Half,
         x: Axis {
             title: overlay.x_unit.clone(),
             scale: if sizes { Scale::Log2 } else { Scale::Linear },
@@ -462,9 +457,7 @@ fn overlaid(overlay: &Overlay) -> Markup {
             format: units::compact,
         },
         series: series.collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }

@@ -197,13 +197,11 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
         id: format!("{}-{}", sweep.sweep, drawn[0].slug()),
         title: format!("{}.", drawn[0].title),
         reading: "The band is what rounds differ by.".to_owned(),
-        extent: Extent::Half,
         rules: rules.collect(),
         x,
         y: axis(y, Scale::Linear, units::compact),
         series,
-        marks: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     }
 }
 
@@ -247,12 +245,11 @@ fn at_once(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
             Some(Point {
                 x: programs,
                 y: programs * alone.value,
-                interval: None,
                 tip: format!(
                     "{programs} one after another: {}",
                     units::seconds(programs * alone.value)
                 ),
-                hollow: false,
+                ..Point::default()
             })
         };
         done.series.push(Series {
@@ -286,7 +283,6 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
             label,
             detail,
             bars: vec![Bar {
-                kind: 0,
                 value: figure.value * drawn.factor,
                 interval: interval(*figure, drawn.factor),
                 tip: format!(
@@ -294,7 +290,7 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
                     row.setting,
                     facts::with_interval(*figure, drawn.format)
                 ),
-                hollow: false,
+                ..Bar::default()
             }],
         }
     };

@@ -54,7 +54,7 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
         reading: format!("{}.", reading(&edges, distances.timed, "timed slice")),
         extent: Extent::Full,
         x: duration_axis("time from the yield"),
-        y: share_axis("% of the slices"),
+        y: Axis::linear("% of the slices"),
         series,
         marks: bound
             .map(|bound| Mark {
@@ -66,8 +66,7 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
             })
             .into_iter()
             .collect(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     })
 }
 
@@ -104,7 +103,7 @@ pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
         ),
         extent: Extent::Full,
         x: duration_axis("duration of a request"),
-        y: share_axis("% of the requests"),
+        y: Axis::linear("% of the requests"),
         series: histograms
             .into_iter()
             .map(|(label, color, bins)| {
@@ -113,9 +112,7 @@ pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
                 steps(label, color, &spans, total, "of the requests")
             })
             .collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     }
     .markup()
 }
@@ -139,23 +136,21 @@ fn steps(label: &str, color: usize, spans: &[Span], total: f64, whole: &str) -> 
         .map(|span| Point {
             x: span.from_ns,
             y: 100.0 * share(span),
-            interval: None,
             tip: format!(
                 "{} to {}: {} {whole}",
                 units::duration_ns(span.from_ns),
                 units::duration_ns(span.to_ns),
                 facts::some_percent(share(span))
             ),
-            hollow: false,
+            ..Point::default()
         })
         .collect();
     if let Some(last) = spans.last() {
         points.push(Point {
             x: last.to_ns,
             y: 0.0,
-            interval: None,
             tip: String::new(),
-            hollow: false,
+            ..Point::default()
         });
     }
     Series {
@@ -171,13 +166,5 @@ fn duration_axis(title: &str) -> Axis {
         title: title.to_owned(),
         scale: Scale::Log10,
         format: units::short_duration_ns,
-    }
-}
-
-fn share_axis(title: &str) -> Axis {
-    Axis {
-        title: title.to_owned(),
-        scale: Scale::Linear,
-        format: units::compact,
     }
 }

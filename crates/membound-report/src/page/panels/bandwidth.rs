@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use maud::{Markup, html};
 use membound_types::{Bandwidth, BandwidthKernel, BandwidthPoint, Loaded, LoadedPoint};
 
-use super::axes::number_axis;
 use super::notes::skipped;
 use super::tip::tip;
-use crate::page::svg::{Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Scale, Series};
+use crate::page::svg::{Axis, Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Series};
 use crate::{facts, units};
 
 /// Most numbers of threads with a chart of their own; the table has all.
@@ -93,7 +92,7 @@ fn bars(bandwidth: &Bandwidth, threads: u32) -> Bars {
         title: format!("{}.", units::plural(threads as usize, "thread")),
         reading: "The best vector width of each kernel.".into(),
         extent: Extent::Half,
-        y: number_axis("GB/s", Scale::Linear),
+        y: Axis::linear("GB/s"),
         kinds: BandwidthKernel::ALL.map(|k| k.to_string()).to_vec(),
         groups,
         table,
@@ -213,12 +212,10 @@ pub(super) fn loaded(loaded: &Loaded) -> Markup {
             loaded.node
         ),
         extent: Extent::Full,
-        x: number_axis("traffic of the other threads, GB/s", Scale::Linear),
-        y: number_axis("ns per load", Scale::Linear),
+        x: Axis::linear("traffic of the other threads, GB/s"),
+        y: Axis::linear("ns per load"),
         series,
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         @if loaded.points.is_empty() { p.missing { "not measured: the part holds no points" } }

@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 use membound_types::{CalibratedLevel, Calibration};
 
-use super::axes::number_axis;
 use super::notes::skipped;
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
@@ -20,7 +19,7 @@ pub(super) fn body(calibration: &Calibration) -> Markup {
             scale: Scale::Log2,
             format: units::compact,
         },
-        y: number_axis("share of the loads", Scale::Linear),
+        y: Axis::linear("share of the loads"),
         series: calibration
             .levels
             .iter()
@@ -32,9 +31,7 @@ pub(super) fn body(calibration: &Calibration) -> Markup {
                 points: cumulative(level, 2 * longest),
             })
             .collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         div.scroll tabindex="0" role="group" aria-label="calibrated levels" {
@@ -79,14 +76,13 @@ fn cumulative(level: &CalibratedLevel, longest: u32) -> Vec<Point> {
             Point {
                 x: f64::from(bin.ticks),
                 y: share,
-                interval: None,
                 tip: format!(
                     "{}: {} of the loads took at most {} ticks",
                     level.name,
                     units::percent(share),
                     bin.ticks
                 ),
-                hollow: false,
+                ..Point::default()
             }
         })
         .collect()

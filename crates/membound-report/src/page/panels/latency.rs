@@ -37,8 +37,7 @@ pub(super) fn body(latency: &Latency, levels: &[Level]) -> Markup {
         y: number_axis("ns per load", Scale::Log10),
         marks: level_marks(levels, true),
         series,
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         @if latency.points.is_empty() { p.missing { "not measured: the part holds no points" } }
@@ -71,7 +70,6 @@ fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
         extent: Extent::Full,
         x: size_axis("bytes of the buffer"),
         y: number_axis("ns per load", Scale::Log10),
-        marks: Vec::new(),
         series: series
             .map(|(rank, (title, points))| Series {
                 label: title.clone(),
@@ -80,8 +78,7 @@ fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
                 points: points.iter().map(|p| point(p)).collect(),
             })
             .collect(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }

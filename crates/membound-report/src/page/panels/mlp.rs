@@ -15,7 +15,7 @@ use super::figure::{figure_text, value_interval};
 use super::level_marks::level_marks;
 use super::notes::skipped;
 use super::tip::tip;
-use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
+use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
 use crate::{facts, units};
 use curve::{cell_point, curve_of};
 
@@ -116,8 +116,8 @@ fn plane(mlp: &Mlp) -> Markup {
         title: "N loads, K fillers.".into(),
         reading: "A line jumps where its last load no longer fits into the reorder buffer beside the others; a line that is above two in sequence from the start has more loads than the core can keep in flight.".into(),
         extent: Extent::Full,
-        x: number_axis(&format!("K: fillers ({}) before the last load", facts::plane_filler(mlp)), Scale::Linear),
-        y: number_axis("core cycles for all N loads", Scale::Linear),
+        x: Axis::linear(&format!("K: fillers ({}) before the last load", facts::plane_filler(mlp))),
+        y: Axis::linear("core cycles for all N loads"),
         series: lines
             .iter()
             .enumerate()
@@ -166,9 +166,8 @@ fn fillers(mlp: &Mlp) -> Markup {
         id: "mlp-fillers".into(),
         title: "Two loads, each filler.".into(),
         reading: "Each filler's cliff names what runs out: the reorder buffer, a file of registers, or a queue.".into(),
-        extent: Extent::Half,
-        x: number_axis("K: fillers", Scale::Linear),
-        y: number_axis("core cycles", Scale::Linear),
+        x: Axis::linear("K: fillers"),
+        y: Axis::linear("core cycles"),
         marks: mlp
             .windows
             .iter()
@@ -181,8 +180,8 @@ fn fillers(mlp: &Mlp) -> Markup {
             })
             .collect(),
         rules: pair_rule(mlp),
-        end_labels: false,
         series,
+        ..Chart::default()
     };
     html! { @if chart.series.len() > 1 { (chart.markup()) } }
 }
@@ -203,9 +202,8 @@ fn parallel(mlp: &Mlp) -> Markup {
         id: "mlp-parallel".into(),
         title: "T(N): N loads at once.".into(),
         reading: "Inside the window; the slope is what each further load costs, and the parallelism by the rule ends where the line reaches two in sequence.".into(),
-        extent: Extent::Half,
-        x: number_axis("N: loads", Scale::Linear),
-        y: number_axis("core cycles", Scale::Linear),
+        x: Axis::linear("N: loads"),
+        y: Axis::linear("core cycles"),
         marks: mlp
             .mlp_rule
             .known()
@@ -222,8 +220,8 @@ fn parallel(mlp: &Mlp) -> Markup {
             .into_iter()
             .collect(),
         rules: pair_rule(mlp),
-        end_labels: false,
         series,
+        ..Chart::default()
     };
     chart.markup()
 }
@@ -240,13 +238,10 @@ fn throughput(mlp: &Mlp) -> Markup {
         id: "mlp-throughput".into(),
         title: "Parallelism by throughput.".into(),
         reading: "Interleaved independent chases: latency of one divided by the time per load of all; where it levels off, the core has no more room for misses.".into(),
-        extent: Extent::Half,
         x: number_axis("independent chains", Scale::Log2),
-        y: number_axis("loads in flight", Scale::Linear),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        y: Axis::linear("loads in flight"),
         series,
+        ..Chart::default()
     };
     chart.markup()
 }
@@ -356,9 +351,8 @@ fn area_series(
                         Point {
                             x: p.area_bytes as f64,
                             y,
-                            interval: None,
                             tip: format!("{}: {text}{hits}", units::bytes(p.area_bytes)),
-                            hollow: false,
+                            ..Point::default()
                         }
                     })
                     .collect(),
@@ -372,15 +366,13 @@ fn area_cycles(mlp: &Mlp, levels: &[Level]) -> Markup {
         id: "mlp-areas".into(),
         title: "N random accesses over the area.".into(),
         reading: "Where the curves lie apart, accesses are served one after another; where they close up, they overlap.".into(),
-        extent: Extent::Half,
         x: size_axis("area in bytes"),
         y: number_axis("core cycles for all N", Scale::Log10),
         series: area_series(mlp, false, |p| {
             (p.cycles, format!("{} ± {}", units::cycles(p.cycles), units::number(p.spread)))
         }),
         marks: level_marks(levels, false),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }
@@ -390,9 +382,8 @@ fn area_ratios(mlp: &Mlp, levels: &[Level]) -> Markup {
         id: "mlp-ratios".into(),
         title: "T(N) ÷ T(1) over the area.".into(),
         reading: "1 would be perfect parallelism, N would be none.".into(),
-        extent: Extent::Half,
         x: size_axis("area in bytes"),
-        y: number_axis("T(N) ÷ T(1)", Scale::Linear),
+        y: Axis::linear("T(N) ÷ T(1)"),
         series: area_series(mlp, true, |p| {
             (
                 p.ratio,
@@ -400,8 +391,7 @@ fn area_ratios(mlp: &Mlp, levels: &[Level]) -> Markup {
             )
         }),
         marks: level_marks(levels, false),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }

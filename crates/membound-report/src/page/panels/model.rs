@@ -7,7 +7,7 @@ use membound_types::{Figure, FitData, FittedPoint, Model, ModelLevel, Outcome, P
 use super::axes::{number_axis, size_axis};
 use crate::facts::model as facts;
 use crate::facts::model::FittedCurve;
-use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
+use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
 use crate::units;
 
 /// Most values with markers in a chart; of more, every nth is drawn.
@@ -106,8 +106,7 @@ fn fit_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
         y: number_axis(title, Scale::Log10),
         series: lines.chain(dots).collect(),
         marks: marks(model),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     }
 }
 
@@ -152,7 +151,7 @@ fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Cha
         reading: "Model against measured value in per cent, above zero where the model is too slow; points that leave the band side by side are no noise.".into(),
         extent: Extent::Full,
         x: area_axis(model),
-        y: number_axis("model ÷ measured − 1, %", Scale::Linear),
+        y: Axis::linear("model ÷ measured − 1, %"),
         series,
         // Without their intervals, which would look like the band of sigma.
         marks: marks(model)

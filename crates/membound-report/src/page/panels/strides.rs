@@ -10,7 +10,7 @@ use super::axes::{number_axis, size_axis};
 use super::latency::point;
 use super::tip::tip;
 use crate::facts::{self, StrideFamily};
-use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
+use crate::page::svg::{Chart, Look, Point, Scale, Series};
 use crate::units;
 
 /// Most families that are drawn: further pictures repeat the same shapes.
@@ -42,7 +42,6 @@ fn over_size(index: usize, family: &StrideFamily<'_>) -> Markup {
         id: format!("stride-size-{index}"),
         title: format!("Each stride over size ({}).", family.label),
         reading: "Lines that lie together cost the same; the first that leaves them upwards touches a new line each time.".into(),
-        extent: Extent::Half,
         x: size_axis("bytes of the buffer"),
         y: number_axis("ns per load", Scale::Log10),
         series: family
@@ -56,9 +55,7 @@ fn over_size(index: usize, family: &StrideFamily<'_>) -> Markup {
                 points: points.iter().map(|p| point(p)).collect(),
             })
             .collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     chart.markup()
 }
@@ -87,7 +84,6 @@ fn over_stride(index: usize, family: &StrideFamily<'_>) -> Markup {
         id: format!("stride-stride-{index}"),
         title: format!("Some sizes over stride ({}).", family.label),
         reading: "Latency rises with the stride up to the line size (with its neighbour, where that is fetched along) and then stays.".into(),
-        extent: Extent::Half,
         x: size_axis("stride in bytes"),
         y: number_axis("ns per load", Scale::Log10),
         series: chosen
@@ -107,9 +103,7 @@ fn over_stride(index: usize, family: &StrideFamily<'_>) -> Markup {
                     .collect(),
             })
             .collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! { @if !chosen.is_empty() { (chart.markup()) } }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use maud::{Markup, html};
 use membound_types::{Outcome, PageKind, Prefetch, PrefetchPoint, PrefetchState, Tlb, TlbPoint};
 
-use super::axes::number_axis;
 use super::figure::figure_text;
 use super::notes::skipped;
 use super::tip::tip;
@@ -29,7 +28,7 @@ pub(super) fn body(tlb: &Tlb) -> Markup {
             scale: Scale::Log2,
             format: pages,
         },
-        y: number_axis("core cycles of translation per load", Scale::Linear),
+        y: Axis::linear("core cycles of translation per load"),
         series: curves
             .into_iter()
             .enumerate()
@@ -54,8 +53,7 @@ pub(super) fn body(tlb: &Tlb) -> Markup {
                 detail: format!("{}: {}", level.page, units::compact(level.entries.value)),
             })
             .collect(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         (levels(tlb))

@@ -66,8 +66,7 @@ pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
         },
         series,
         marks: level_marks(levels, false),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         @if window.points.is_empty() { p.missing { "not measured: the part holds no points" } }

@@ -10,7 +10,7 @@ use super::{hardware, platform};
 use crate::facts::run;
 use crate::page::parts::Panel;
 use crate::page::svg::{
-    Axis, Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Rule, Scale, Series,
+    Axis, Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Rule, Series,
 };
 use crate::{facts, units};
 
@@ -304,9 +304,8 @@ fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
                 Point {
                     x: moments[0].t_s,
                     y,
-                    interval: None,
                     tip: format!("{}: {}", units::seconds(moments[0].t_s), units::gb_s(y)),
-                    hollow: false,
+                    ..Point::default()
                 }
             })
             .collect(),
@@ -315,15 +314,13 @@ fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
         id: format!("traffic-{index}"),
         title: "Over time.".to_owned(),
         reading: format!("Traffic, {}.", domain.basis),
-        extent: Extent::Half,
-        x: axis("time in s"),
-        y: axis("GB/s"),
+        x: Axis::linear("time in s"),
+        y: Axis::linear("GB/s"),
         series: vec![
             series(0, "read", |moment| moment.read_gb_s),
             series(1, "written", |moment| moment.write_gb_s),
             series(2, "both", |moment| moment.read_gb_s + moment.write_gb_s),
         ],
-        marks: Vec::new(),
         rules: most
             .map(|most| Rule {
                 y: most,
@@ -331,7 +328,7 @@ fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
             })
             .into_iter()
             .collect(),
-        end_labels: false,
+        ..Chart::default()
     }
 }
 
@@ -358,14 +355,6 @@ fn live_bytes(memory: &MemoryUse) -> Markup {
     }
 }
 
-fn axis(title: &str) -> Axis {
-    Axis {
-        title: title.to_owned(),
-        scale: Scale::Linear,
-        format: units::compact,
-    }
-}
-
 fn histogram(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Bars {
     let range = |bin: &membound_types::BandwidthBin| {
         format!(
@@ -385,7 +374,7 @@ fn histogram(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Bars 
             None => "Share of the time.".to_owned(),
         },
         extent: Extent::Half,
-        y: axis("% of the time"),
+        y: Axis::linear("% of the time"),
         kinds: vec!["share of the time".to_owned()],
         groups: domain
             .histogram
@@ -394,11 +383,9 @@ fn histogram(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Bars 
                 label: range(bin),
                 detail: String::new(),
                 bars: vec![Bar {
-                    kind: 0,
                     value: bin.fraction * 100.0,
-                    interval: None,
                     tip: format!("{} GB/s: {}", range(bin), units::percent(bin.fraction)),
-                    hollow: false,
+                    ..Bar::default()
                 }],
             })
             .collect(),

@@ -1,5 +1,7 @@
 //! Axes: domain, position of a value, and ticks at round values.
 
+use crate::units;
+
 /// Scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::page) enum Scale {
@@ -40,7 +42,22 @@ pub(super) struct Tick {
     pub(super) sparse: bool,
 }
 
+impl Default for Axis {
+    fn default() -> Self {
+        Self::linear("")
+    }
+}
+
 impl Axis {
+    /// A linear axis of plain numbers.
+    pub(in crate::page) fn linear(title: &str) -> Self {
+        Self {
+            title: title.to_owned(),
+            scale: Scale::Linear,
+            format: units::compact,
+        }
+    }
+
     /// Ruler over all finite `values`, between the coordinates `from` and `to`; `None` if there is no value
     /// to show.
     pub(super) fn ruler(

@@ -10,7 +10,7 @@ use super::vertical_axis::{labels_left, lines_across};
 use crate::units;
 
 /// One bar.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::page) struct Bar {
     /// Index into [`Bars::kinds`].
     pub(in crate::page) kind: usize,
@@ -21,7 +21,7 @@ pub(in crate::page) struct Bar {
 }
 
 /// Bars that are drawn together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::page) struct BarGroup {
     pub(in crate::page) label: String,
     /// Second line of the label; hidden on a narrow screen.
@@ -30,7 +30,7 @@ pub(in crate::page) struct BarGroup {
 }
 
 /// A chart of grouped bars.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::page) struct Bars {
     pub(in crate::page) id: String,
     pub(in crate::page) title: String,

@@ -76,7 +76,7 @@ struct PlotArea {
 }
 
 /// A chart of curves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::page) struct Chart {
     pub(in crate::page) id: String,
     pub(in crate::page) title: String,

@@ -1,11 +1,12 @@
 //! The width of a chart, for charts and pages.
 
 /// Width of a chart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::page) enum Extent {
     /// Full width of the page.
     Full,
     /// Half width: two side by side if there is room.
+    #[default]
     Half,
 }
 

@@ -76,7 +76,7 @@ impl Look {
 }
 
 /// A point with its interval and its tooltip.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::page) struct Point {
     pub(in crate::page) x: f64,
     pub(in crate::page) y: f64,

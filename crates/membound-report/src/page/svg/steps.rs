@@ -49,9 +49,8 @@ mod tests {
         let point = |x: f64, y: f64| Point {
             x,
             y,
-            interval: None,
             tip: format!("{y} from {x}"),
-            hollow: false,
+            ..Point::default()
         };
         let series = Series {
             label: "turns".to_owned(),

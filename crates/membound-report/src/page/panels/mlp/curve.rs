@@ -9,14 +9,13 @@ pub(super) fn cell_point(x: u32, place: &str, cell: &MlpCell) -> Point {
     Point {
         x: f64::from(x),
         y: cell.cycles,
-        interval: None,
         tip: format!(
             "{place}: {} ± {}{}",
             units::cycles(cell.cycles),
             units::number(cell.spread),
             cell_misses(cell)
         ),
-        hollow: false,
+        ..Point::default()
     }
 }
 

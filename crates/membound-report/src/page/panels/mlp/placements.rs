@@ -3,8 +3,7 @@
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode};
 
-use super::super::axes::number_axis;
-use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
+use crate::page::svg::{Axis, Chart, Look, Point, Series};
 use crate::{facts, units};
 
 /// A chart and a table for each condition with placements; empty if there are none.
@@ -35,9 +34,8 @@ fn of_run(index: usize, run: &Mlp) -> Markup {
                 Some(Point {
                     x: f64::from(point.loads),
                     y: cycles,
-                    interval: None,
                     tip: format!("N={}: {}", point.loads, units::cycles(cycles)),
-                    hollow: false,
+                    ..Point::default()
                 })
             })
             .collect(),
@@ -50,13 +48,10 @@ fn of_run(index: usize, run: &Mlp) -> Markup {
              differ by although nothing was changed.",
             placements.times
         ),
-        extent: Extent::Half,
-        x: number_axis("N: loads", Scale::Linear),
-        y: number_axis("core cycles", Scale::Linear),
+        x: Axis::linear("N: loads"),
+        y: Axis::linear("core cycles"),
         series: series.collect(),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        ..Chart::default()
     };
     html! {
         h3 { "Placement noise, " (facts::mlp_title(run)) }

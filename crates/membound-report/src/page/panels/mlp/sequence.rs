@@ -3,10 +3,9 @@
 use maud::{Markup, html};
 use membound_types::{Mlp, MlpMode, Outcome, SequentialLine};
 
-use super::super::axes::number_axis;
 use super::super::figure::value_interval;
 use super::curve::{cell_point, curve_of};
-use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
+use crate::page::svg::{Axis, Chart, Look, Point, Series};
 use crate::{facts, units};
 
 /// T(n) of every condition with its line, or with the parts of the line.
@@ -46,13 +45,10 @@ pub(super) fn chart(mlp: &Mlp) -> Markup {
         id: "mlp-sequential".into(),
         title: "T(n): loads in sequence.".into(),
         reading: "Each load outside the window of the one before, so the times add up: T(n) = n·M + C, M for each load and C whatever their number; the band is the line's 95 % interval. Where the times leave one line, two lines that meet are shown.".into(),
-        extent: Extent::Half,
-        x: number_axis("n: loads", Scale::Linear),
-        y: number_axis("core cycles", Scale::Linear),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
+        x: Axis::linear("n: loads"),
+        y: Axis::linear("core cycles"),
         series,
+        ..Chart::default()
     };
     chart.markup()
 }
