@@ -89,6 +89,17 @@ pub(crate) fn is_own(run: &RunData, frame: membound_run::FrameId) -> bool {
         .is_some_and(|module| run.modules[module.index()].kind == ModuleKind::Agent)
 }
 
+/// The entry of [`missing`] for a table.
+pub(crate) fn lacking(table: &str, reason: impl Into<String>, remedy: Option<&str>) -> Missing {
+    Missing {
+        table: table.to_owned(),
+        why: NotMeasured {
+            reason: reason.into(),
+            remedy: remedy.map(str::to_owned),
+        },
+    }
+}
+
 /// What the run lacks, by the table that misses it: gaps that the run reports, and gaps inferred from
 /// absent data.
 pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
@@ -99,54 +110,40 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
         .filter(|gap| !is_loss(run, gap) && gap.about != Gap::UNSEEN_CODE)
         .map(|gap| {
             let counted = gap.count.map(|count| format!(" ({count})"));
-            Missing {
-                table: table(&gap.about).to_owned(),
-                why: NotMeasured {
-                    reason: format!("{}{}", gap.reason, counted.unwrap_or_default()),
-                    remedy: gap.remedy.clone(),
-                },
-            }
+            let reason = format!("{}{}", gap.reason, counted.unwrap_or_default());
+            lacking(table(&gap.about), reason, gap.remedy.as_deref())
         })
         .collect();
     let started = run.meta.attached.is_none();
-    let with_launch = || {
-        let remedy = "start the program with `membound profile -- COMMAND`";
-        (!started).then(|| remedy.to_owned())
-    };
-    let mut lacks = |table: &str, lacks: bool, reason: &str, remedy: Option<String>| {
+    let with_launch = (!started).then_some("start the program with `membound profile -- COMMAND`");
+    let mut lacks = |table: &str, lacks: bool, reason: &str, remedy: Option<&str>| {
         if lacks && missing.iter().all(|one| one.table != table) {
-            missing.push(Missing {
-                table: table.to_owned(),
-                why: NotMeasured {
-                    reason: reason.to_owned(),
-                    remedy,
-                },
-            });
+            missing.push(lacking(table, reason, remedy));
         }
     };
     lacks(
         "samples",
         run.samples.is_empty(),
         "no timer sample was taken",
-        (run.meta.elapsed_ns > 0).then(|| "let the program run longer".to_owned()),
+        (run.meta.elapsed_ns > 0).then_some("let the program run longer"),
     );
     lacks(
         "latency",
         !run.meta.latencies,
         "accesses were not timed",
-        with_launch(),
+        with_launch,
     );
     lacks(
         "objects",
         run.meta.objects_from_bytes.is_none(),
         "allocations were not followed",
-        with_launch(),
+        with_launch,
     );
     lacks(
         "levels",
         run.meta.machine.is_none(),
         "the run holds no machine profile",
-        Some("run `membound measure` before recording".to_owned()),
+        Some("run `membound measure` before recording"),
     );
     missing.extend(late(run));
     missing
@@ -170,17 +167,14 @@ fn late(run: &RunData) -> Option<Missing> {
             before_ns += sample.weight_ns * u64::from(sample.t_ns < first_ns);
         }
     }
-    (before_ns as f64 > MAX_UNREPORTED_EARLY_SHARE * all_ns as f64).then(|| Missing {
-        table: "latency".to_owned(),
-        why: NotMeasured {
-            reason: format!(
-                "accesses were timed from {:.1} s on, of {:.1} s: what was waited for before is \
-                 taken to be like what came after",
-                first_ns as f64 * 1e-9,
-                run.meta.elapsed_ns as f64 * 1e-9
-            ),
-            remedy: Some("let the program run longer".to_owned()),
-        },
+    (before_ns as f64 > MAX_UNREPORTED_EARLY_SHARE * all_ns as f64).then(|| {
+        let reason = format!(
+            "accesses were timed from {:.1} s on, of {:.1} s: what was waited for before is \
+             taken to be like what came after",
+            first_ns as f64 * 1e-9,
+            run.meta.elapsed_ns as f64 * 1e-9
+        );
+        lacking("latency", reason, Some("let the program run longer"))
     })
 }
 

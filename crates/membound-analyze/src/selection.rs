@@ -5,7 +5,7 @@
 //! between threads shows only when all of them are considered.
 
 use membound_run::{RunData, ThreadId};
-use membound_types::{Missing, NotMeasured, SelectedPart};
+use membound_types::{Missing, SelectedPart};
 
 use crate::context::Context;
 use crate::span::{Selection, Span};
@@ -97,14 +97,11 @@ pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
         costs.map(|cost| cost.time_ns).sum()
     };
     let (untimed_ns, all_ns) = (time(true), time(false));
-    (untimed_ns > MAX_UNREPORTED_UNTIMED_SHARE * all_ns).then(|| Missing {
-        table: "latency".to_owned(),
-        why: NotMeasured {
-            reason: format!(
-                "{} of the span's time at loads and stores is at some that were not timed in it",
-                names::percent(untimed_ns / all_ns)
-            ),
-            remedy: Some("select a longer span".to_owned()),
-        },
+    (untimed_ns > MAX_UNREPORTED_UNTIMED_SHARE * all_ns).then(|| {
+        let reason = format!(
+            "{} of the span's time at loads and stores is at some that were not timed in it",
+            names::percent(untimed_ns / all_ns)
+        );
+        info::lacking("latency", reason, Some("select a longer span"))
     })
 }

@@ -16,10 +16,10 @@ mod pieces;
 mod platform;
 mod rates;
 
-use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured, Platform};
+use membound_types::{BandwidthDomain, Elsewhere, Missing, Platform};
 
 use crate::context::Context;
-use crate::names;
+use crate::{info, names};
 use burst_traffic::BurstTraffic;
 use caches::Caches;
 use pieces::Bursts;
@@ -88,22 +88,18 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         let (predictions, without) =
             other_machines::elsewhere(context, caches, pieces, burst_traffic, rates);
         traffic.elsewhere = predictions;
-        let without = without.into_iter().map(|reason| Missing {
-            table: "elsewhere".to_owned(),
-            why: NotMeasured {
-                reason,
-                remedy: Some("run `membound measure` on that machine".to_owned()),
-            },
-        });
+        let remedy = Some("run `membound measure` on that machine");
+        let without = without.into_iter();
+        let without = without.map(|reason| info::lacking("elsewhere", reason, remedy));
         traffic.missing.extend(without);
     } else if bandwidth.is_empty() {
         traffic.missing.push(match caches {
             None => missing(
-                "no machine profile gives the sizes of caches".to_owned(),
+                "no machine profile gives the sizes of caches",
                 Some("run `membound measure` first"),
             ),
             Some(_) => missing(
-                "no burst of accesses was recorded".to_owned(),
+                "no burst of accesses was recorded",
                 run.meta
                     .latencies
                     .then_some("let the program run longer")
@@ -115,7 +111,7 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         if context.selected_threads.is_some() {
             let reason =
                 "counters include the traffic of all threads, not only of the selected ones";
-            traffic.missing.push(missing(reason.to_owned(), None));
+            traffic.missing.push(missing(reason, None));
         }
         traffic.bandwidth = bandwidth;
     }
@@ -123,12 +119,6 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     traffic
 }
 
-fn missing(reason: String, remedy: Option<&str>) -> Missing {
-    Missing {
-        table: "bandwidth".to_owned(),
-        why: NotMeasured {
-            reason,
-            remedy: remedy.map(str::to_owned),
-        },
-    }
+fn missing(reason: impl Into<String>, remedy: Option<&str>) -> Missing {
+    info::lacking("bandwidth", reason, remedy)
 }
