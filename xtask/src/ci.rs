@@ -87,15 +87,9 @@ fn quarantine() -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    succeed(&mut cargo([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ]))
+    succeed(&mut cargo(
+        "clippy --workspace --all-targets --locked -- -D warnings".split(' '),
+    ))
 }
 
 fn rustdoc() -> Result<()> {

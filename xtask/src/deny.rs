@@ -15,13 +15,8 @@ const CARGO_DENY: Tool = Tool {
 
 /// Runs cargo-deny.
 pub(crate) fn check() -> Result<()> {
-    succeed(program(CARGO_DENY.path()?).args([
-        "--locked",
-        "--all-features",
-        "check",
-        "--show-stats",
-        "bans",
-        "licenses",
-        "sources",
-    ]))
+    succeed(
+        program(CARGO_DENY.path()?)
+            .args("--locked --all-features check --show-stats bans licenses sources".split(' ')),
+    )
 }

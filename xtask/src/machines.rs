@@ -258,20 +258,9 @@ impl<'a> Trial<'a> {
 
     /// Chains of dependent loads: the chase, its patterns, and lat_mem_rd's columns.
     fn latency(&self) -> Result<()> {
-        let small = [
-            "measure",
-            "latency",
-            "--quick",
-            "--page=4k",
-            "--sizes=16K,256K",
-        ];
-        let mut words = small.to_vec();
-        words.extend([
-            "--strides=64",
-            "--pattern=random,stride",
-            "--access=clean,dirty",
-        ]);
-        let found = self.document(&words)?;
+        let small = "measure latency --quick --page=4k --sizes=16K,256K --strides=64";
+        let all = format!("{small} --pattern=random,stride --access=clean,dirty");
+        let found = self.document(&words(&all))?;
         let points = found["points"].as_array().context("there are no points")?;
         ensure!(points.len() == 8, "{} points instead of 8", points.len());
         for point in points {
@@ -283,9 +272,7 @@ impl<'a> Trial<'a> {
             told.is_string() == (self.machine.kernels == Kernels::Portable),
             "the kernels are {told}"
         );
-        words = small.to_vec();
-        words.extend(["--strides=64", "--format=lat_mem_rd"]);
-        let text = self.output(&words)?;
+        let text = self.output(&words(&format!("{small} --format=lat_mem_rd")))?;
         ensure!(
             text.starts_with("\"stride=64\n0.01562 "),
             "lat_mem_rd's columns are\n{text}"
@@ -295,46 +282,32 @@ impl<'a> Trial<'a> {
 
     /// Document 000's kernel, where it can be emitted.
     fn mlp(&self) -> Result<()> {
-        let words = ["measure", "mlp", "--quick", "--page=4k"];
+        let part = "measure mlp --quick --page=4k";
         if self.machine.kernels == Kernels::Portable {
-            return self.refused(&words, "must be emitted instruction by instruction");
+            return self.refused(&words(part), "must be emitted instruction by instruction");
         }
-        let mut small = words.to_vec();
-        small.extend(["--areas=1M", "--loads=1,2,20", "--fillers=0,64"]);
-        let found = self.document(&small)?;
+        let small = format!("{part} --areas=1M --loads=1,2,20 --fillers=0,64");
+        let found = self.document(&words(&small))?;
         let fence = &found["fence"];
         ensure!(fence == "isb", "the fence is {fence}");
         let cells = found["cells"].as_array().map_or(0, Vec::len);
         ensure!(cells >= 6, "{cells} cells instead of 6 or more");
-        let mut other = words.to_vec();
-        other.push("--fence=lfence");
-        self.refused(&other, "lfence is no instruction of this processor")
+        let other = format!("{part} --fence=lfence");
+        self.refused(&words(&other), "lfence is no instruction of this processor")
     }
 
     fn bandwidth(&self) -> Result<()> {
-        let words = [
-            "measure",
-            "bandwidth",
-            "--quick",
-            "--page=4k",
-            "--sizes=64K",
-        ];
-        let with = |kernels: &'static str| -> Vec<&str> {
-            words
-                .iter()
-                .copied()
-                .chain(["--threads=1", kernels])
-                .collect()
-        };
+        let part = "measure bandwidth --quick --page=4k --sizes=64K --threads=1";
         let (kernels, count) = match self.machine.kernels {
-            Kernels::Emitted => ("--kernel=read,write,nt-write,copy,triad", 5),
-            Kernels::Portable => ("--kernel=read,write,copy,triad", 4),
+            Kernels::Emitted => ("read,write,nt-write,copy,triad", 5),
+            Kernels::Portable => ("read,write,copy,triad", 4),
         };
-        let found = self.document(&with(kernels))?;
+        let found = self.document(&words(&format!("{part} --kernel={kernels}")))?;
         let points = found["points"].as_array().map_or(0, Vec::len);
         ensure!(points == count, "{points} kernels instead of {count}");
         if self.machine.kernels == Kernels::Portable {
-            self.refused(&with("--kernel=nt-write"), "no non-temporal stores")?;
+            let refused = format!("{part} --kernel=nt-write");
+            self.refused(&words(&refused), "no non-temporal stores")?;
         }
         Ok(())
     }
@@ -342,11 +315,8 @@ impl<'a> Trial<'a> {
     fn model_and_comparison(&self) -> Result<()> {
         let window = self.place.join("window.json");
         let into = format!("--json={}", window.display());
-        let sizes = ["--windows=256,1K", "--areas=16K,256K,1M"];
-        let mut words = vec!["measure", "window", "--quick", "--page=4k"];
-        words.extend(sizes);
-        words.push(&into);
-        self.output(&words)?;
+        let part = "measure window --quick --page=4k --windows=256,1K --areas=16K,256K,1M";
+        self.output(&[words(part), vec![into.as_str()]].concat())?;
         let window = window.display().to_string();
         let series = "--series=scalar, 4k";
         let fitted = self.document(&["model", "fit", &window, series])?;
@@ -414,4 +384,9 @@ impl<'a> Trial<'a> {
         }
         Ok(())
     }
+}
+
+/// The words of a command line in which no word contains a blank.
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
 }

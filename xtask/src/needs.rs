@@ -81,6 +81,9 @@ const NEEDS: [Need; 10] = [
     },
 ];
 
+/// Options of apt that give up on a dead network.
+const APT_NETWORK: [&str; 2] = ["-oAcquire::Retries=2", "-oAcquire::http::Timeout=30"];
+
 /// The Debian package that depends on the newest cloud kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
@@ -175,16 +178,8 @@ pub(crate) fn is_root() -> bool {
 fn apt(words: &[&str]) -> Result<()> {
     stdout_of(
         program("apt-get")
-            .args([
-                "-o",
-                "Acquire::Retries=2",
-                "-o",
-                "Acquire::http::Timeout=30",
-                "-o",
-                "DPkg::Lock::Timeout=300",
-                "-o",
-                "Dpkg::Use-Pty=0",
-            ])
+            .args(APT_NETWORK)
+            .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Dpkg::Use-Pty=0"])
             .args(words)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )
@@ -217,13 +212,8 @@ fn unpack_kernel() -> Result<()> {
     ));
     succeed(
         program("apt-get")
-            .args([
-                "-qq",
-                "-o",
-                "Acquire::Retries=2",
-                "-o",
-                "Acquire::http::Timeout=30",
-            ])
+            .arg("-qq")
+            .args(APT_NETWORK)
             // As root apt would warn that its own user cannot write here.
             .args(["-o", "APT::Sandbox::User=root"])
             .args(["download", package])

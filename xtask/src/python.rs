@@ -114,11 +114,8 @@ fn command() -> Result<PathBuf> {
         return std::fs::canonicalize(&named)
             .with_context(|| format!("{COMMAND}: there is no {}", named.display()));
     }
-    succeed(&mut cargo([
-        "build",
-        "--release",
-        "--locked",
-        "--package=membound",
-    ]))?;
+    succeed(&mut cargo(
+        "build --release --locked --package=membound".split(' '),
+    ))?;
     Ok(root().join("target/release/membound"))
 }

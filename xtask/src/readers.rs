@@ -143,13 +143,7 @@ fn node(directory: &Path) -> Result<()> {
         .context("the Python package of Node.js is not there")?;
     let mut install = program(package.join("bin/node"));
     install.arg(package.join("lib/node_modules/npm/bin/npm-cli.js"));
-    install.args([
-        "install",
-        "--silent",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-    ]);
+    install.args("install --silent --no-audit --no-fund --ignore-scripts".split(' '));
     install.arg("--prefix").arg(directory.join("node"));
     quietly(install.args(NODE))
 }

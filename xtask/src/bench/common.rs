@@ -11,12 +11,9 @@ use crate::run::{cargo, program, stdout_of, succeed};
 /// Builds the command in release mode and returns its path.
 pub(crate) fn build() -> Result<PathBuf> {
     succeed(&mut cargo(["build", "--release", "--package", "membound"]))?;
-    let metadata = stdout_of(&mut cargo([
-        "metadata",
-        "--no-deps",
-        "--format-version",
-        "1",
-    ]))?;
+    let metadata = stdout_of(&mut cargo(
+        "metadata --no-deps --format-version 1".split(' '),
+    ))?;
     let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
     let target = metadata["target_directory"]
         .as_str()

@@ -200,13 +200,7 @@ impl Row {
 /// Times `membound report` on a generated run of a million samples, as text and as a page.
 fn report(membound: &Path, scratch: &Path, machine: &Path) -> Result<Vec<Value>> {
     let run = scratch.join("million.run");
-    let mut make = cargo([
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "membound-analyze",
-    ]);
+    let mut make = cargo("run --release --quiet --package membound-analyze".split(' '));
     make.args(["--example", "analyze_a_million", "--"]);
     stdout_of(make.arg(&run).arg(machine))?;
     let page = scratch.join("page.html");

@@ -115,12 +115,7 @@ impl Shot {
         }
         let path = root().join(IMAGES).join(self.name);
         let mut browser = program("chromium");
-        browser.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-        ]);
+        browser.args("--headless --no-sandbox --disable-gpu --hide-scrollbars".split(' '));
         // Time for the page's script, in the page's own clock.
         browser.arg("--virtual-time-budget=3000");
         browser.arg(format!("--window-size={},{}", self.width, self.height));

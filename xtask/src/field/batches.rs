@@ -35,7 +35,7 @@ const MAX_TIME_RATIO: f64 = 1.03;
 
 /// Method of running a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum BatchMethod {
     /// A harvest that knows none of the programs, on one CPU.
     FirstHarvest,
     /// One program after another, on one CPU.
@@ -48,11 +48,11 @@ enum Way {
     HarvestOnAll,
 }
 
-impl Way {
+impl BatchMethod {
     /// The order in a round, counted from 0. The first harvest makes the plans of the others. What is
     /// compared changes places from round to round, so that neither gains by its place.
     const fn order(round: usize) -> [Self; 5] {
-        use Way::{FirstHarvest, Harvest, HarvestOnAll, Sequence, SideBySide};
+        use BatchMethod::{FirstHarvest, Harvest, HarvestOnAll, Sequence, SideBySide};
         if round.is_multiple_of(2) {
             [FirstHarvest, Sequence, Harvest, SideBySide, HarvestOnAll]
         } else {
@@ -65,7 +65,7 @@ impl Way {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     programs: Vec<String>,
-    /// Seconds of every round, by method in the order of [`Way`].
+    /// Seconds of every round, by method in the order of [`BatchMethod`].
     seconds: [Vec<f64>; 5],
     /// Time relative to the kernel's scheduling of the same round: first harvest and harvest on
     /// one CPU, harvest on all CPUs.
@@ -75,15 +75,15 @@ pub(super) struct Row {
 
 impl Row {
     fn new(programs: Vec<String>, seconds: [Vec<f64>; 5], same_output: bool) -> Result<Self> {
-        let ratio = |of: Way, to: Way| {
+        let ratio = |of: BatchMethod, to: BatchMethod| {
             let pairs = seconds[of as usize].iter().zip(&seconds[to as usize]);
             let ratios: Vec<f64> = pairs.map(|(of, to)| of / to).collect();
             Interval::of(&ratios).context("a batch without rounds")
         };
         let ratios = [
-            ratio(Way::FirstHarvest, Way::Sequence)?,
-            ratio(Way::Harvest, Way::Sequence)?,
-            ratio(Way::HarvestOnAll, Way::SideBySide)?,
+            ratio(BatchMethod::FirstHarvest, BatchMethod::Sequence)?,
+            ratio(BatchMethod::Harvest, BatchMethod::Sequence)?,
+            ratio(BatchMethod::HarvestOnAll, BatchMethod::SideBySide)?,
         ];
         Ok(Self {
             programs,
@@ -94,7 +94,7 @@ impl Row {
     }
 
     /// Median, in seconds.
-    fn time(&self, of: Way) -> f64 {
+    fn time(&self, of: BatchMethod) -> f64 {
         median(&self.seconds[of as usize]).unwrap_or_default()
     }
 }
@@ -132,8 +132,8 @@ pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>>
         say(format_args!(
             "{:<44} {:>6.2} s  first {first}  harvest {harvest}  side by side {:>6.2} s  harvest {on_all}{}",
             names.join(" + "),
-            row.time(Way::Sequence),
-            row.time(Way::SideBySide),
+            row.time(BatchMethod::Sequence),
+            row.time(BatchMethod::SideBySide),
             if row.same_output {
                 ""
             } else {
@@ -239,23 +239,23 @@ impl<'a> Bed<'a> {
         let mut same_output = true;
         for round in 0..setting.rounds {
             let plans = tempfile::tempdir()?;
-            for way in Way::order(round) {
+            for method in BatchMethod::order(round) {
                 let begun = Instant::now();
-                match way {
-                    Way::Sequence => {
+                match method {
+                    BatchMethod::Sequence => {
                         for (index, program) in self.batch.iter().enumerate() {
                             self.start(index, program, true)?.wait(LIMIT)?;
                         }
                     }
-                    Way::SideBySide => self.side_by_side()?,
-                    Way::FirstHarvest | Way::Harvest => {
+                    BatchMethod::SideBySide => self.side_by_side()?,
+                    BatchMethod::FirstHarvest | BatchMethod::Harvest => {
                         self.harvest(setting, plans.path(), true)?
                     }
-                    Way::HarvestOnAll => self.harvest(setting, plans.path(), false)?,
+                    BatchMethod::HarvestOnAll => self.harvest(setting, plans.path(), false)?,
                 }
-                seconds[way as usize].push(begun.elapsed().as_secs_f64());
+                seconds[method as usize].push(begun.elapsed().as_secs_f64());
                 // The first round's first harvest has no output to compare with.
-                same_output &= way == Way::FirstHarvest || self.has_same_output();
+                same_output &= method == BatchMethod::FirstHarvest || self.has_same_output();
             }
         }
         let programs = self.batch.iter().map(|it| it.name.clone()).collect();

@@ -179,13 +179,7 @@ impl Bench {
             return Ok(environment);
         }
         let mut make = program(&self.uv);
-        make.args([
-            "venv",
-            "--quiet",
-            "--clear",
-            "--no-python-downloads",
-            "--python",
-        ]);
+        make.args("venv --quiet --clear --no-python-downloads --python".split(' '));
         stdout_of(make.arg(python).arg(&environment))?;
         self.install(&environment, &packages)?;
         std::fs::write(&stamp, made_of)

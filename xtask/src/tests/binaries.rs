@@ -63,14 +63,7 @@ struct Profile {
 /// When one cannot be built; cargo has printed the reason.
 pub(super) fn build() -> Result<Vec<Binary>> {
     // Not the examples: no test starts them, and clippy compiles them.
-    let mut command = cargo([
-        "test",
-        "--workspace",
-        "--no-run",
-        "--lib",
-        "--bins",
-        "--tests",
-    ]);
+    let mut command = cargo("test --workspace --no-run --lib --bins --tests".split(' '));
     command.arg("--message-format=json-render-diagnostics");
     command.stderr(Stdio::inherit());
     let output = command.output().context("cannot start cargo")?;

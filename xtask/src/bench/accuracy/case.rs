@@ -14,7 +14,7 @@ pub(super) struct Case {
     pub(super) program: Program,
     /// Arguments of the program.
     pub(super) words: Vec<String>,
-    pub(super) way: Way,
+    pub(super) method: ProfilingMethod,
     /// Additional arguments of `membound profile`.
     pub(super) options: &'static [&'static str],
     pub(super) figures: Vec<Figure>,
@@ -31,7 +31,7 @@ pub(super) struct Program {
 
 /// How a program is profiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum ProfilingMethod {
     /// Started by membound, to its end.
     Started,
     /// Started first; attached to when it has written a line; killed afterwards.
@@ -131,6 +131,10 @@ pub(super) fn told(text: &str, name: &str) -> Result<f64> {
 }
 
 impl Program {
+    pub(super) const fn of(source: &'static str, flags: &'static str) -> Self {
+        Self { source, flags }
+    }
+
     /// The line of the source that holds `mark`, from 1.
     pub(super) fn line_of(self, mark: &str) -> Result<u32> {
         let text = read(&root().join(self.source))?;
@@ -158,10 +162,8 @@ pub(super) fn size_bytes(machine: &MachineProfile, level: &str) -> Option<u64> {
 }
 
 /// The program that chases for a known share of its time; the probes run it, too.
-pub(super) const SHARE: Program = Program {
-    source: "crates/membound/tests/profile/fixtures/share.c",
-    flags: "-O2",
-};
+pub(super) const SHARE: Program =
+    Program::of("crates/membound/tests/profile/fixtures/share.c", "-O2");
 
 /// A case that is started with the arguments `words` and has no figure yet.
 pub(super) fn started(name: &str, program: Program, words: &[&str]) -> Case {
@@ -169,7 +171,7 @@ pub(super) fn started(name: &str, program: Program, words: &[&str]) -> Case {
         name: name.to_owned(),
         program,
         words: words.iter().map(|&word| word.to_owned()).collect(),
-        way: Way::Started,
+        method: ProfilingMethod::Started,
         options: &[],
         figures: Vec::new(),
     }

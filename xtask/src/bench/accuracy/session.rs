@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::case::SHARE;
-use super::case::{Case, Observed, Other, Program, Way, latency_ns};
+use super::case::{Case, Observed, Other, ProfilingMethod, Program, latency_ns};
 use super::cases::INCLUDED;
 use super::probe::{Beside, Probe, Prober};
 use super::statistics::{Mean, Reading, Tolerance, Verdict};
@@ -145,17 +145,17 @@ impl Bed {
         let run = self.scratch.path().join("one.run");
         let mut other = None;
         let mut calibration = None;
-        let said = match &case.way {
-            Way::Started => self.start(case, &built, &case.words, &run)?,
-            Way::Attached => self.attach(case, &built, &run)?,
-            Way::Calibrated => {
+        let said = match &case.method {
+            ProfilingMethod::Started => self.start(case, &built, &case.words, &run)?,
+            ProfilingMethod::Attached => self.attach(case, &built, &run)?,
+            ProfilingMethod::Calibrated => {
                 let mut measure = self.command();
                 measure.args(["measure", "calibration", "--quick", "--json", "-"]);
                 let found: Document<Calibration> = document(&mut measure)?;
                 calibration = Some(found.part);
                 self.start(case, &built, &case.words, &run)?
             }
-            Way::Compared { with, words } => {
+            ProfilingMethod::Compared { with, words } => {
                 let said = self.start(case, &built, &case.words, &run)?;
                 let second = self.scratch.path().join("other.run");
                 let with = self::built(*with, self.scratch.path())?;

@@ -19,7 +19,7 @@ const BOUNDS_NS: [f64; 3] = [50.0, 100.0, 200.0];
 
 /// What runs the scavenger.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Scheduler {
     /// Nothing: the store runs alone.
     Alone,
     /// The kernel: a name, and the command that starts a program so.
@@ -32,12 +32,12 @@ enum Way {
     Waits,
 }
 
-const KERNEL: [Way; 2] = [
-    Way::Kernel("nice 19", &["nice", "-n", "19"]),
-    Way::Kernel("SCHED_IDLE", &["chrt", "--idle", "0"]),
+const KERNEL: [Scheduler; 2] = [
+    Scheduler::Kernel("nice 19", &["nice", "-n", "19"]),
+    Scheduler::Kernel("SCHED_IDLE", &["chrt", "--idle", "0"]),
 ];
 
-impl Way {
+impl Scheduler {
     fn name(self) -> String {
         match self {
             Self::Alone => "alone".to_owned(),
@@ -59,18 +59,18 @@ struct Found {
 
 pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let full = full_rate(bed)?;
-    let mut ways = vec![Way::Alone];
+    let mut ways = vec![Scheduler::Alone];
     ways.extend(KERNEL);
     match bed.sibling {
-        Some(cpu) => ways.push(Way::Smt(cpu)),
+        Some(cpu) => ways.push(Scheduler::Smt(cpu)),
         None => say(format_args!(
             "no SMT: the core of CPU {} has no second hardware thread",
             bed.args.cpu
         )),
     }
-    ways.push(Way::Waits);
-    ways.extend(BOUNDS_NS.map(Way::Harvest));
-    let cases: Vec<(u32, Way)> = LOADS
+    ways.push(Scheduler::Waits);
+    ways.extend(BOUNDS_NS.map(Scheduler::Harvest));
+    let cases: Vec<(u32, Scheduler)> = LOADS
         .into_iter()
         .flat_map(|load| ways.iter().map(move |way| (load, *way)))
         .collect();
@@ -115,24 +115,24 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
 }
 
 /// Runs the store once.
-fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
+fn one(bed: &Bed<'_>, rate: u64, way: Scheduler) -> Result<Found> {
     let primary = store(bed, LOADS[0], rate);
     let scan = bed.scavenger("scan", "");
     let (said, units_per_s) = match way {
-        Way::Alone => (bed.alone(&primary)?, 0.0),
-        Way::Kernel(_, how) => {
+        Scheduler::Alone => (bed.alone(&primary)?, 0.0),
+        Scheduler::Kernel(_, how) => {
             let ran = bed.beside(&primary, &scan, how, bed.args.cpu)?;
             let units = ran.units_per_s()?;
             (ran.said, units)
         }
-        Way::Smt(cpu) => {
+        Scheduler::Smt(cpu) => {
             let ran = bed.beside(&primary, &scan, &[], cpu)?;
             let units = ran.units_per_s()?;
             (ran.said, units)
         }
-        Way::Harvest(_) | Way::Waits => {
+        Scheduler::Harvest(_) | Scheduler::Waits => {
             let (bound_ns, max_overhead) = match way {
-                Way::Harvest(bound_ns) => (bound_ns, OVERHEAD),
+                Scheduler::Harvest(bound_ns) => (bound_ns, OVERHEAD),
                 _ => (BOUNDS_NS[0], "0%"),
             };
             let ran = bed.harvested(&Asked {
@@ -154,7 +154,7 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
 /// Result of one method at one load.
 struct Point {
     load: u32,
-    way: Way,
+    way: Scheduler,
     /// The medians over all rounds.
     found: Found,
     /// The values of each round.
@@ -180,13 +180,15 @@ fn compared(points: &[Point]) -> Vec<Value> {
     let mut told = Vec::new();
     say("load  against     way               times the work  sojourn p95  95 % interval");
     for other in points {
-        if !matches!(other.way, Way::Kernel(..) | Way::Smt(_)) {
+        if !matches!(other.way, Scheduler::Kernel(..) | Scheduler::Smt(_)) {
             continue;
         }
         let (load, name) = (other.load, other.way.name());
         let harvests: Vec<&Point> = points
             .iter()
-            .filter(|it| it.load == load && matches!(it.way, Way::Harvest(_) | Way::Waits))
+            .filter(|it| {
+                it.load == load && matches!(it.way, Scheduler::Harvest(_) | Scheduler::Waits)
+            })
             .collect();
         let mut each = Vec::new();
         for harvest in &harvests {
@@ -247,11 +249,11 @@ mod tests {
         };
         let rows = compared(&[
             point(30, KERNEL[0], 100.0, 10.0),
-            point(30, Way::Harvest(100.0), 90.0, 25.0),
-            point(30, Way::Harvest(200.0), 110.0, 50.0),
+            point(30, Scheduler::Harvest(100.0), 90.0, 25.0),
+            point(30, Scheduler::Harvest(200.0), 110.0, 50.0),
             point(70, KERNEL[1], 100.0, 10.0),
-            point(70, Way::Smt(1), 130.0, 50.0),
-            point(70, Way::Harvest(100.0), 120.0, 99.0),
+            point(70, Scheduler::Smt(1), 130.0, 50.0),
+            point(70, Scheduler::Harvest(100.0), 120.0, 99.0),
         ]);
         assert_eq!(rows.len(), 3);
         assert_eq!(rows[0]["times_the_work"], 2.5);

@@ -7,20 +7,14 @@ use membound_types::{Basis, Share};
 use super::super::case::{Case, Figure, Observed, Program, started};
 use super::super::statistics::{Reading, Tolerance};
 
-const COUNTS: Program = Program {
-    source: "bench/accuracy/counts.c",
-    flags: "-O2",
-};
+const COUNTS: Program = Program::of("bench/accuracy/counts.c", "-O2");
 
-const RECURSION: Program = Program {
-    source: "bench/accuracy/counts.c",
-    flags: "-O2 -fno-optimize-sibling-calls -fno-inline",
-};
+const RECURSION: Program = Program::of(
+    "bench/accuracy/counts.c",
+    "-O2 -fno-optimize-sibling-calls -fno-inline",
+);
 
-const KERNELS: Program = Program {
-    source: "bench/accuracy/kernels.c",
-    flags: "-O2",
-};
+const KERNELS: Program = Program::of("bench/accuracy/kernels.c", "-O2");
 
 /// Tolerance of counted executions, in percent.
 const EXECUTIONS: f64 = 10.0;

@@ -4,52 +4,22 @@
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{InsightKind, ObjectRow, Profile, SharedLine};
 
-use super::super::case::{Case, Figure, Observed, Program, Way, latency_ns, started};
+use super::super::case::{Case, Figure, Observed, ProfilingMethod, Program, latency_ns, started};
 use super::super::statistics::{Reading, Tolerance};
 
-const OBJECTS: Program = Program {
-    source: "crates/membound/tests/profile/fixtures/objects.c",
-    flags: "-O2",
-};
-const LISTS: Program = Program {
-    source: "bench/accuracy/lists.cc",
-    flags: "-O2",
-};
-const BOXES: Program = Program {
-    source: "bench/accuracy/boxes.rs",
-    flags: "-O",
-};
-const KERNELS: Program = Program {
-    source: "bench/accuracy/kernels.c",
-    flags: "-O2",
-};
-const SHARING: Program = Program {
-    source: "bench/accuracy/sharing.c",
-    flags: "-O1",
-};
-const COUNTS: Program = Program {
-    source: "bench/accuracy/counts.c",
-    flags: "-O2",
-};
+const OBJECTS: Program = Program::of("crates/membound/tests/profile/fixtures/objects.c", "-O2");
+const LISTS: Program = Program::of("bench/accuracy/lists.cc", "-O2");
+const BOXES: Program = Program::of("bench/accuracy/boxes.rs", "-O");
+const KERNELS: Program = Program::of("bench/accuracy/kernels.c", "-O2");
+const SHARING: Program = Program::of("bench/accuracy/sharing.c", "-O1");
+const COUNTS: Program = Program::of("bench/accuracy/counts.c", "-O2");
 const REGRESSION: [Program; 2] = [
-    Program {
-        source: "bench/problems/regression.c",
-        flags: "-O1",
-    },
-    Program {
-        source: "bench/problems/regression.c",
-        flags: "-O1 -DAFTER",
-    },
+    Program::of("bench/problems/regression.c", "-O1"),
+    Program::of("bench/problems/regression.c", "-O1 -DAFTER"),
 ];
 const TRIAD: [Program; 2] = [
-    Program {
-        source: "bench/problems/triad.c",
-        flags: "-O2",
-    },
-    Program {
-        source: "bench/problems/triad.c",
-        flags: "-O2 -DAFTER",
-    },
+    Program::of("bench/problems/triad.c", "-O2"),
+    Program::of("bench/problems/triad.c", "-O2 -DAFTER"),
 ];
 
 /// Tolerance of an object's share of the stalls, in points.
@@ -335,7 +305,7 @@ fn padded() -> Case {
     let words = |mode: &str| vec![mode.to_owned(), ROUNDS.to_owned()];
     let mut case = started("sharing/padded", SHARING, &[]);
     case.words = words("false");
-    case.way = Way::Compared {
+    case.method = ProfilingMethod::Compared {
         with: SHARING,
         words: words("padded"),
     };
@@ -417,7 +387,7 @@ fn regression() -> Case {
     let [before, after] = REGRESSION;
     let words = ["2", "150000"];
     let mut case = started("problems/regression", before, &words);
-    case.way = Way::Compared {
+    case.method = ProfilingMethod::Compared {
         with: after,
         words: words.map(str::to_owned).to_vec(),
     };
@@ -450,7 +420,7 @@ fn bandwidth() -> Case {
     }
     let [before, after] = TRIAD;
     let mut case = started("problems/triad", before, &["1", "700"]);
-    case.way = Way::Compared {
+    case.method = ProfilingMethod::Compared {
         with: after,
         words: ["1", "3000"].map(str::to_owned).to_vec(),
     };
@@ -481,7 +451,7 @@ fn bandwidth() -> Case {
 /// A process that ran before recording began: its time until then does not count.
 fn attached() -> Case {
     let mut case = started("attached/chase", COUNTS, &["waits"]);
-    case.way = Way::Attached;
+    case.method = ProfilingMethod::Attached;
     case.options = &["--duration", "2"];
     case.figures.push(Figure::finding(
         "all time in the chase, and bound by memory",

@@ -5,7 +5,9 @@ use anyhow::{Context as _, Result};
 use membound_model::stall::{Mixer, Served};
 use membound_types::{LevelShares, MachineProfile};
 
-use super::super::case::{Case, Figure, Observed, SHARE, Way, latency_ns, size_bytes, started};
+use super::super::case::{
+    Case, Figure, Observed, ProfilingMethod, SHARE, latency_ns, size_bytes, started,
+};
 use super::super::statistics::{Reading, Tolerance};
 
 /// Shares of the chase in the loops' time, in percent.
@@ -73,7 +75,7 @@ const CALIBRATED: [(&str, &[Served], f64); 4] = [
 fn calibrated(machine: &MachineProfile) -> Option<Case> {
     let known = machine.calibration.known()?;
     let mut case = started("shares/calibration", SHARE, &["4096", "0", "50"]);
-    case.way = Way::Calibrated;
+    case.method = ProfilingMethod::Calibrated;
     for (name, served, elsewhere) in CALIBRATED {
         if !known.levels.iter().any(|level| level.name == name) {
             continue;
