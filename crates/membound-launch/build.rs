@@ -20,6 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "membound-agent/src",
         "membound-agent/build",
         "membound-agent/Cargo.toml",
+        "membound-sync/src",
+        "membound-sync/Cargo.toml",
         "membound-wire/src",
         "membound-wire/Cargo.toml",
         "../Cargo.toml",

@@ -3,6 +3,8 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use membound_sync::record;
+use membound_sync::ring::Positions;
 use membound_wire::{
     ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing, AllocationWhat,
     Allocations,
@@ -160,11 +162,7 @@ impl Shared {
         let (rings, shared) = self.ring_counts();
         let own = rings.checked_sub(shared)?;
         let owner = |index: u32| word32(self.ring(index) + offset_of!(AllocationRing, owner));
-        let take = |index: u32, found: u32| {
-            owner(index)
-                .compare_exchange(found, number, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        };
+        let take = |index: u32, found: u32| membound_sync::ring::claim(owner(index), found, number);
         let [ring, owner_before] = &thread.inherited;
         let inherited = ring.swap(0, Ordering::Relaxed).checked_sub(1);
         let inherited = inherited
@@ -218,9 +216,10 @@ fn marker(number: u32) -> Event {
 
 /// Records of the ring that the launcher has not read yet.
 fn used(place: TargetRing) -> u64 {
-    let head = word64(place.ring + offset_of!(AllocationRing, head)).load(Ordering::Relaxed);
-    let tail = word64(place.ring + offset_of!(AllocationRing, tail)).load(Ordering::Acquire);
-    head.wrapping_sub(tail)
+    record::used(Positions {
+        head: word64(place.ring + offset_of!(AllocationRing, head)),
+        tail: word64(place.ring + offset_of!(AllocationRing, tail)),
+    })
 }
 
 /// Reserves `step` records of the ring, if that many are free beside `spare`.
@@ -230,9 +229,8 @@ fn reserve(place: TargetRing, step: u64, spare: u64) -> Option<u64> {
         return None;
     }
     let head_at = place.ring + offset_of!(AllocationRing, head);
-    let head = word64(head_at);
     Some(if place.shared {
-        head.fetch_add(step, Ordering::Relaxed)
+        record::reserve(word64(head_at), step)
     } else {
         // SAFETY: the ring is mapped, and only this thread reserves in it.
         unsafe { assembly::take(head_at, step) }
@@ -247,12 +245,14 @@ fn write(ring: usize, index: u64, event: &Event) {
     long(offset_of!(AllocationRecord, address), event.address);
     long(offset_of!(AllocationRecord, size), event.size);
     word32(at + offset_of!(AllocationRecord, chain)).store(event.chain, Ordering::Relaxed);
-    let record = AllocationWhat {
+    let what = AllocationWhat {
         function: event.function,
         kind: event.kind as u8,
         level: event.level as u8,
         lap: AllocationWhat::lap_of(index),
     };
-    // Last, with Release: it marks the record complete.
-    word32(at + offset_of!(AllocationRecord, what)).store(record.packed(), Ordering::Release);
+    record::complete(
+        word32(at + offset_of!(AllocationRecord, what)),
+        what.packed(),
+    );
 }

@@ -1,11 +1,12 @@
 //! The registered trampolines: how threads enter and leave them.
 //!
-//! Signal handlers read the slots at any moment, so there is no lock but a sequence count: each slot has a
-//! version, odd while it is being changed, and a reader that finds another version afterwards reads again.
+//! Signal handlers read the slots at any moment, so there is no lock but a version of each slot: see
+//! [`membound_sync::version`].
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use membound_sync::version::{self, Changed};
 use membound_wire::{
     AS_FOUND, Command, EDIT_BYTES, Found, Refusal, State, TableHeader, Tables, TrampolineEntry,
 };
@@ -80,56 +81,39 @@ pub(crate) struct Area {
 }
 
 fn snapshot(slot: &Slot) -> Option<Area> {
+    let copy = || Area {
+        code: slot.code.load(Ordering::Relaxed),
+        end: slot.end.load(Ordering::Relaxed),
+        table: slot.table.load(Ordering::Relaxed),
+        base: slot.base.load(Ordering::Relaxed),
+        text_start: slot.text_start.load(Ordering::Relaxed),
+        text_end: slot.text_end.load(Ordering::Relaxed),
+    };
     loop {
-        let version = slot.version.load(Ordering::Acquire);
-        if version & 1 != 0 {
-            // Not waited for: a handler may have interrupted the thread that changes it. It is no area yet,
-            // or none any more.
-            return None;
-        }
-        let area = Area {
-            code: slot.code.load(Ordering::Relaxed),
-            end: slot.end.load(Ordering::Relaxed),
-            table: slot.table.load(Ordering::Relaxed),
-            base: slot.base.load(Ordering::Relaxed),
-            text_start: slot.text_start.load(Ordering::Relaxed),
-            text_end: slot.text_end.load(Ordering::Relaxed),
-        };
-        // Keeps the loads of the fields before the second load of the version.
-        fence(Ordering::Acquire);
-        if slot.version.load(Ordering::Relaxed) == version {
-            return (area.end != 0).then_some(area);
+        match version::read(&slot.version, copy) {
+            Ok(area) => return (area.end != 0).then_some(area),
+            // It is no area yet, or none any more.
+            Err(Changed::Now) => return None,
+            Err(Changed::Meanwhile) => {}
         }
     }
 }
 
-fn change(slot: &Slot, version: u64, area: Area) {
-    slot.code.store(area.code, Ordering::Relaxed);
-    slot.end.store(area.end, Ordering::Relaxed);
-    slot.table.store(area.table, Ordering::Relaxed);
-    slot.base.store(area.base, Ordering::Relaxed);
-    slot.text_start.store(area.text_start, Ordering::Relaxed);
-    slot.text_end.store(area.text_end, Ordering::Relaxed);
-    slot.version
-        .store(version.wrapping_add(2), Ordering::Release);
+/// Changes a slot, unless another thread does so now or it is not eligible.
+fn change(slot: &Slot, area: Area, is_eligible: impl Fn(&Slot) -> bool) -> bool {
+    let store = || {
+        slot.code.store(area.code, Ordering::Relaxed);
+        slot.end.store(area.end, Ordering::Relaxed);
+        slot.table.store(area.table, Ordering::Relaxed);
+        slot.base.store(area.base, Ordering::Relaxed);
+        slot.text_start.store(area.text_start, Ordering::Relaxed);
+        slot.text_end.store(area.text_end, Ordering::Relaxed);
+    };
+    version::change(&slot.version, || is_eligible(slot), store)
 }
 
 fn used() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter().take(USED.load(Ordering::Acquire))
-}
-
-/// Locks a slot for changing; returns its version before. `None` if it is being changed or not `wanted`.
-fn claim(slot: &Slot, wanted: impl Fn(&Slot) -> bool) -> Option<u64> {
-    let version = slot.version.load(Ordering::Acquire);
-    if version & 1 != 0 || !wanted(slot) {
-        return None;
-    }
-    slot.version
-        .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed)
-        .ok()?;
-    // Keeps the stores of the fields behind the odd version.
-    fence(Ordering::Release);
-    Some(version)
 }
 
 /// Registers the trampolines that `command` describes.
@@ -158,8 +142,7 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
             .map_or(0, |place| area.original(place) + 15);
     }
     for (index, slot) in SLOTS.iter().enumerate() {
-        if let Some(version) = claim(slot, |slot| slot.end.load(Ordering::Relaxed) == 0) {
-            change(slot, version, area);
+        if change(slot, area, |slot| slot.end.load(Ordering::Relaxed) == 0) {
             USED.fetch_max(index + 1, Ordering::AcqRel);
             return Ok(());
         }
@@ -169,21 +152,19 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
 
 /// Removes the trampolines whose code begins at `code`.
 pub(crate) fn forget(code: u64) {
+    let free = Area {
+        code: 0,
+        end: 0,
+        table: 0,
+        base: 0,
+        text_start: 0,
+        text_end: 0,
+    };
+    let is_of_code = |slot: &Slot| {
+        slot.end.load(Ordering::Relaxed) != 0 && slot.code.load(Ordering::Relaxed) == code
+    };
     for slot in used() {
-        let is_of_code = |slot: &Slot| {
-            slot.end.load(Ordering::Relaxed) != 0 && slot.code.load(Ordering::Relaxed) == code
-        };
-        if let Some(version) = claim(slot, is_of_code) {
-            let free = Area {
-                code: 0,
-                end: 0,
-                table: 0,
-                base: 0,
-                text_start: 0,
-                text_end: 0,
-            };
-            change(slot, version, free);
-        }
+        change(slot, free, is_of_code);
     }
 }
 

@@ -10,6 +10,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use membound_sync::crossed;
+
 /// True if the control thread reports new modules.
 pub(crate) static REPORTED_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
 /// Set when the list of modules has changed since the control thread's last report.
@@ -37,7 +39,7 @@ pub(crate) fn take_changed() -> bool {
 /// Sequentially consistent with the beginning of a change of text: either the change sees that the loader is
 /// about to unmap, or the loader sees the change and waits for it.
 pub(crate) fn unmappings() -> Option<u32> {
-    let count = UNMAPPINGS.load(Ordering::SeqCst);
+    let count = crossed::announced(&UNMAPPINGS);
     count.is_multiple_of(2).then_some(count)
 }
 
@@ -50,7 +52,7 @@ pub(crate) fn after_fork() {
 pub(crate) fn end_of_unmapping() -> bool {
     let unmapped = unmappings().is_none();
     if unmapped {
-        UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
+        crossed::announce(&UNMAPPINGS);
     }
     unmapped
 }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use membound_sync::crossed;
 use membound_wire::Event;
 
 use crate::loader::{
@@ -17,7 +18,7 @@ pub(crate) fn announced() {
         LoaderPhase::Adding => {}
         LoaderPhase::Deleting => {
             if unmappings().is_some() {
-                UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
+                crossed::announce(&UNMAPPINGS);
             }
             quiesce::wait_for_change();
         }

@@ -19,6 +19,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use membound_sync::crossed;
 use membound_wire::Refusal;
 
 use crate::failure::Failure;
@@ -110,8 +111,8 @@ impl Change {
     /// Begins the first phase: from now on threads wait in [`wait_for_change`].
     pub(crate) fn close(&mut self) {
         CALLED.store(0, Ordering::Relaxed);
-        // Ordered with the loader, which unmaps modules: see `loader::unmappings`.
-        PHASE.fetch_add(1, Ordering::SeqCst);
+        // Crossed with the loader, which unmaps modules: see `loader::unmappings`.
+        crossed::announce(&PHASE);
     }
 
     /// Begins the second phase, before the traps are written.
@@ -358,8 +359,8 @@ fn note_stop(begin_ns: u64, end_ns: u64) {
 pub(crate) fn wait_for_change() {
     let mut begin_ns = 0;
     loop {
-        // SeqCst, as in `close`: see `loader::unmappings`.
-        let phase = PHASE.load(Ordering::SeqCst);
+        // Crossed, as in `close`: see `loader::unmappings`.
+        let phase = crossed::announced(&PHASE);
         // The parent's change does not concern a child. For one that shares the memory the change waits:
         // `threads::state` takes its parent for running, which does not answer meanwhile.
         let process = u64::from(sys::process());

@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use membound_sync::ring::{self, Positions};
 use membound_wire::{Entry, LEAD_IN, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
 
 use crate::sample_rings::RINGS;
@@ -122,20 +123,16 @@ fn ring() -> Option<usize> {
     }
     let count = word32(set + core::mem::offset_of!(RingSet, rings)).load(Ordering::Relaxed);
     let thread = sys::thread();
-    let ring = |index: u32| set + size_of::<RingSet>() + index as usize * size_of::<Ring>();
+    let place = |index: u32| set + size_of::<RingSet>() + index as usize * size_of::<Ring>();
     // Numbers of threads are mostly consecutive, so the first ring tried is nearly always the right one.
     let start = thread.checked_rem(count)?;
     let order = (start..count).chain(0..start);
     for index in order {
-        let owner = word32(ring(index) + OWNER);
+        let owner = word32(place(index) + OWNER);
         let found = owner.load(Ordering::Relaxed);
-        let taken = found == thread
-            || (found == 0
-                && owner
-                    .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok());
+        let taken = found == thread || (found == 0 && ring::claim(owner, 0, thread));
         if taken {
-            return Some(ring(index));
+            return Some(place(index));
         }
     }
     word64(set + core::mem::offset_of!(RingSet, homeless)).fetch_add(1, Ordering::Relaxed);
@@ -170,9 +167,12 @@ fn write(frame: &SavedRegisters, slots: usize, site: u32, flags: u16) {
         return;
     }
     writer.store(stack, Ordering::Relaxed);
-    let head = word64(ring + HEAD).load(Ordering::Relaxed);
-    let tail = word64(ring + TAIL).load(Ordering::Acquire);
-    if head.wrapping_sub(tail) >= RECORDS as u64 {
+    let positions = Positions {
+        head: word64(ring + HEAD),
+        tail: word64(ring + TAIL),
+    };
+    let (head, used) = positions.to_write();
+    if used >= RECORDS as u64 {
         lose(ring, flags);
     } else {
         // SAFETY: the slots are where the trampoline's call found its target.
@@ -212,7 +212,7 @@ fn write(frame: &SavedRegisters, slots: usize, site: u32, flags: u16) {
         // SAFETY: the index is inside the ring, which this thread owns, and the launcher
         // does not read it before `head` has passed it.
         unsafe { memory::put(place, record) };
-        word64(ring + HEAD).store(head.wrapping_add(1), Ordering::Release);
+        positions.publish(head.wrapping_add(1));
     }
     writer.store(0, Ordering::Relaxed);
 }

@@ -7,6 +7,7 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use membound_sync::ring::Positions;
 use membound_wire::{
     STACK_POINTER, State, TICK_DEPTH, TICK_HEAD_WORDS, TICK_WORDS, TickHead, TickRing,
 };
@@ -162,16 +163,11 @@ struct Room {
 impl Room {
     /// Finds room for a sample of full length; `None` if the launcher has not read enough yet.
     fn find(ring: Ring) -> Option<Self> {
-        let mut head = ring
-            .word64(core::mem::offset_of!(TickRing, head))
-            .load(Ordering::Relaxed);
-        let tail = ring
-            .word64(core::mem::offset_of!(TickRing, tail))
-            .load(Ordering::Acquire);
+        let (mut head, used) = positions(&ring).to_write();
         let to_end = TICK_WORDS - (head % TICK_WORDS as u64) as usize;
         let skipped = if to_end < MAX_WORDS { to_end } else { 0 };
         let needed = (skipped + MAX_WORDS) as u64;
-        if head.wrapping_sub(tail).wrapping_add(needed) > TICK_WORDS as u64 {
+        if used.wrapping_add(needed) > TICK_WORDS as u64 {
             return None;
         }
         if skipped > 0 {
@@ -198,11 +194,16 @@ impl Room {
         unsafe { memory::put(self.word(index), value) }
     }
 
-    /// Hands the sample to the launcher: `head` is stored with Release after all words.
+    /// Hands the sample to the launcher.
     fn publish(&self, words: usize) {
-        self.ring
-            .word64(core::mem::offset_of!(TickRing, head))
-            .store(self.head.wrapping_add(words as u64), Ordering::Release);
+        positions(&self.ring).publish(self.head.wrapping_add(words as u64));
+    }
+}
+
+fn positions(ring: &Ring) -> Positions<'static> {
+    Positions {
+        head: ring.word64(core::mem::offset_of!(TickRing, head)),
+        tail: ring.word64(core::mem::offset_of!(TickRing, tail)),
     }
 }
 

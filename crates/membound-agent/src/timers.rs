@@ -11,6 +11,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use membound_sync::ring;
 use membound_wire::{Command, Refused, TICK_ORPHAN, TICK_REFUSALS, TickRing, TickSet};
 
 use crate::disposition::{Disposition, disposition};
@@ -247,11 +248,7 @@ fn claim(thread: u32) -> Option<Ring> {
     let claimed = (start..count)
         .chain(0..start)
         .filter_map(ring)
-        .find(|ring| {
-            ring.owner()
-                .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        })?;
+        .find(|ring| ring::claim(ring.owner(), 0, thread))?;
     claimed.timer().store(NO_TIMER, Ordering::Relaxed);
     for offset in [
         core::mem::offset_of!(TickRing, clock_ns),
@@ -272,7 +269,7 @@ fn arm_new(thread: u32) -> Result<(), Errno> {
             if let Some(owner) = THREADS.get(ring.index) {
                 owner.store(0, Ordering::Relaxed);
             }
-            ring.owner().store(0, Ordering::Release);
+            ring::disown(ring.owner());
         })
     });
     if let Err(errno) = armed {
@@ -483,7 +480,7 @@ fn drop_ring(ring: Ring) {
         owner.store(0, Ordering::Relaxed);
     }
     // The launcher reads what is left in the ring, and then frees it.
-    ring.owner().store(TICK_ORPHAN, Ordering::Release);
+    ring::leave(ring.owner(), TICK_ORPHAN);
 }
 
 fn mine() -> impl Iterator<Item = (Ring, u32)> {

@@ -5,8 +5,9 @@
 //! registered in slots with versions, like trampolines (see [`crate::areas`]); rules that were found are
 //! cached for all threads.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use membound_sync::{rule, version};
 use membound_wire::{CallersFrame, Command, Refusal, UnwindHeader, UnwindKind, UnwindRule};
 
 use crate::failure::Failure;
@@ -39,8 +40,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Counts the changes of slots: cached rules of an older generation are invalid.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// A cached rule. The two words are written separately; `sum` shows whether they belong together and to
-/// which address.
+/// A cached rule: see [`rule::Entry`].
 struct Cached {
     sum: AtomicU64,
     rule: AtomicU64,
@@ -63,41 +63,25 @@ struct ModuleText {
 }
 
 fn snapshot(slot: &Slot) -> Option<ModuleText> {
-    let version = slot.version.load(Ordering::Acquire);
-    let module = ModuleText {
+    // A slot that is being changed is no module yet, or none any more.
+    let module = version::read(&slot.version, || ModuleText {
         start: slot.start.load(Ordering::Relaxed),
         end: slot.end.load(Ordering::Relaxed),
         table: slot.table.load(Ordering::Relaxed),
         base: slot.base.load(Ordering::Relaxed),
-    };
-    // Keeps the loads of the fields before the second load of the version.
-    fence(Ordering::Acquire);
-    // A slot that is being changed is no module yet, or none any more.
-    let same = version & 1 == 0 && slot.version.load(Ordering::Relaxed) == version;
-    (same && module.end != 0).then_some(module)
+    });
+    module.ok().filter(|module| module.end != 0)
 }
 
-/// Changes a slot, unless another thread does so now or it is not `wanted`.
+/// Changes a slot, unless another thread does so now or it is not eligible.
 fn change(slot: &Slot, module: ModuleText, is_eligible: impl Fn(&Slot) -> bool) -> bool {
-    let version = slot.version.load(Ordering::Acquire);
-    if version & 1 != 0 || !is_eligible(slot) {
-        return false;
-    }
-    let claim =
-        slot.version
-            .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed);
-    if claim.is_err() {
-        return false;
-    }
-    // Keeps the stores of the fields behind the odd version.
-    fence(Ordering::Release);
-    slot.start.store(module.start, Ordering::Relaxed);
-    slot.end.store(module.end, Ordering::Relaxed);
-    slot.table.store(module.table, Ordering::Relaxed);
-    slot.base.store(module.base, Ordering::Relaxed);
-    slot.version
-        .store(version.wrapping_add(2), Ordering::Release);
-    true
+    let store = || {
+        slot.start.store(module.start, Ordering::Relaxed);
+        slot.end.store(module.end, Ordering::Relaxed);
+        slot.table.store(module.table, Ordering::Relaxed);
+        slot.base.store(module.base, Ordering::Relaxed);
+    };
+    version::change(&slot.version, || is_eligible(slot), store)
 }
 
 /// Registers the table of the text that `command` describes, in place of those of texts that overlap it.
@@ -120,7 +104,7 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
     for (index, slot) in SLOTS.iter().enumerate() {
         if change(slot, module, free) {
             USED.fetch_max(index + 1, Ordering::AcqRel);
-            GENERATION.fetch_add(1, Ordering::Release);
+            rule::advance(&GENERATION);
             return Ok(());
         }
     }
@@ -141,7 +125,7 @@ pub(crate) fn forget(start: u64, end: u64) {
     };
     for slot in SLOTS.iter().take(USED.load(Ordering::Acquire)) {
         if change(slot, nothing, touched) {
-            GENERATION.fetch_add(1, Ordering::Release);
+            rule::advance(&GENERATION);
         }
     }
 }
@@ -180,21 +164,22 @@ impl ModuleText {
 
 /// A number that changes whenever rules may have changed.
 pub(crate) fn generation() -> u32 {
-    GENERATION.load(Ordering::Acquire)
+    rule::generation(&GENERATION)
 }
 
 /// The rule for the instruction at `ip`.
 fn rule_at(ip: u64) -> UnwindRule {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let generation = u64::from(generation());
-    let index = (ip.wrapping_mul(SPREAD) >> 52) as usize % CACHED;
+    let generation = generation();
+    let index = (ip.wrapping_mul(rule::SPREAD) >> 52) as usize % CACHED;
     let Some(cached) = CACHE.get(index) else {
         return UnwindRule::STOP;
     };
-    let found = cached.rule.load(Ordering::Relaxed);
-    let sum = cached.sum.load(Ordering::Relaxed);
-    if sum ^ found.wrapping_mul(SPREAD) == ip && found >> 32 == generation {
-        return UnwindRule(found as u32);
+    let cached = rule::Entry {
+        rule: &cached.rule,
+        sum: &cached.sum,
+    };
+    if let Some(found) = cached.get(ip, generation) {
+        return UnwindRule(found);
     }
     let rule = SLOTS
         .iter()
@@ -202,11 +187,7 @@ fn rule_at(ip: u64) -> UnwindRule {
         .filter_map(snapshot)
         .find(|module| (module.start..module.end).contains(&ip))
         .map_or(UnwindRule::STOP, |module| module.rule(ip));
-    let word = u64::from(rule.0) | generation << 32;
-    cached.rule.store(word, Ordering::Relaxed);
-    cached
-        .sum
-        .store(ip ^ word.wrapping_mul(SPREAD), Ordering::Relaxed);
+    cached.put(ip, generation, rule.0);
     rule
 }
 

@@ -6,9 +6,12 @@
 use std::fs;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use membound_sync::record::mark;
+use membound_sync::ring::{Positions, claim, owner};
 use membound_wire::{
     ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing, AllocationWhat,
     Allocations,
@@ -212,10 +215,14 @@ impl Memory {
         if lost.load(Ordering::Relaxed) != 0 {
             drained.lost += u64::from(lost.swap(0, Ordering::Relaxed));
         }
-        let head = self.memory.word64(ring + offset_of!(AllocationRing, head));
-        let head = head.load(Ordering::Acquire);
-        let tail = self.memory.word64(ring + offset_of!(AllocationRing, tail));
-        let first = tail.load(Ordering::Relaxed);
+        let positions = Positions {
+            head: self.memory.word64(ring + offset_of!(AllocationRing, head)),
+            tail: self.memory.word64(ring + offset_of!(AllocationRing, tail)),
+        };
+        let Range {
+            start: first,
+            end: head,
+        } = positions.to_read();
         if head == first {
             return;
         }
@@ -243,11 +250,11 @@ impl Memory {
             }
             at = at.wrapping_add(1);
             if at.is_multiple_of(FREED_TOGETHER) {
-                tail.store(at, Ordering::Release);
+                positions.free(at);
             }
         }
         self.rings[index] = reader;
-        tail.store(at, Ordering::Release);
+        positions.free(at);
     }
 
     fn take(
@@ -283,7 +290,7 @@ impl Memory {
     fn record(&self, ring: usize, slot: usize) -> (AllocationRecord, AllocationWhat) {
         let at = ring + offset_of!(AllocationRing, records) + slot * size_of::<AllocationRecord>();
         let what = self.memory.word32(at + offset_of!(AllocationRecord, what));
-        let what = what.load(Ordering::Acquire);
+        let what = mark(what);
         let long = |offset: usize| self.memory.word64(at + offset).load(Ordering::Relaxed);
         let chain = self.memory.word32(at + offset_of!(AllocationRecord, chain));
         let record = AllocationRecord {
@@ -325,18 +332,13 @@ impl Memory {
                 continue;
             }
             let at = ring(index) + offset_of!(AllocationRing, owner);
-            let owner = self.memory.word32(at).load(Ordering::Acquire);
+            let owner = owner(self.memory.word32(at));
             if owner == 0 || exists(owner) {
                 continue;
             }
             self.drain_one(index, &mut drained, &mut each);
             // Another thread may have taken it meanwhile.
-            let _ = self.memory.word32(at).compare_exchange(
-                owner,
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            let _ = claim(self.memory.word32(at), owner, 0);
         }
         drained
     }

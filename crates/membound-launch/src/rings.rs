@@ -8,9 +8,11 @@
 use std::fs;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use membound_sync::ring::{Positions, disown, owner};
 use membound_wire::{RECORDS, Record, Ring, RingSet};
 
 use crate::conversation::{Conversation, Failure};
@@ -126,10 +128,10 @@ impl Rings {
         each: &mut impl FnMut(Origin, &Record),
     ) {
         let ring = Self::ring(index);
-        let head = self.memory.word64(ring + offset_of!(Ring, head));
-        let head = head.load(Ordering::Acquire);
-        let tail = self.memory.word64(ring + offset_of!(Ring, tail));
-        let tail = tail.load(Ordering::Relaxed);
+        let Range {
+            start: tail,
+            end: head,
+        } = self.positions(index).to_read();
         let lost = self.memory.word32(ring + offset_of!(Ring, lost));
         if lost.load(Ordering::Relaxed) != 0 {
             // The part first, so that it never exceeds the whole.
@@ -148,9 +150,15 @@ impl Rings {
             each(origin, &self.record(index, slot));
         }
         drained.taken += waiting;
-        self.memory
-            .word64(ring + offset_of!(Ring, tail))
-            .store(head, Ordering::Release);
+        self.positions(index).free(head);
+    }
+
+    fn positions(&self, index: usize) -> Positions<'_> {
+        let ring = Self::ring(index);
+        Positions {
+            head: self.memory.word64(ring + offset_of!(Ring, head)),
+            tail: self.memory.word64(ring + offset_of!(Ring, tail)),
+        }
     }
 
     fn record(&self, ring: usize, slot: usize) -> Record {
@@ -202,10 +210,7 @@ impl Rings {
         }
         for index in self.used() {
             let ring = Self::ring(index);
-            let thread = self
-                .memory
-                .word32(ring + offset_of!(Ring, owner))
-                .load(Ordering::Acquire);
+            let thread = owner(self.memory.word32(ring + offset_of!(Ring, owner)));
             if thread == 0 || exists(thread) {
                 continue;
             }
@@ -216,9 +221,7 @@ impl Rings {
                 .store(0, Ordering::Relaxed);
             // Another thread may have got the number meanwhile, and then be the owner: it takes a ring
             // again when it finds that it has none.
-            self.memory
-                .word32(ring + offset_of!(Ring, owner))
-                .store(0, Ordering::Release);
+            disown(self.memory.word32(ring + offset_of!(Ring, owner)));
         }
         drained
     }

@@ -7,8 +7,10 @@
 
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use membound_sync::ring::{Positions, claim, disown, owner};
 use membound_wire::{
     Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
     TickRing, TickSet,
@@ -124,10 +126,8 @@ impl Memory {
 
     fn drain_one(&mut self, index: usize, each: &mut dyn FnMut(DrainedRing)) {
         let ring = Self::ring(index);
-        let owner = self
-            .memory
-            .word32(ring + offset_of!(TickRing, owner))
-            .load(Ordering::Acquire);
+        // Before the positions: the samples of a thread that has ended are then all there.
+        let owner = owner(self.memory.word32(ring + offset_of!(TickRing, owner)));
         if owner == 0 {
             return;
         }
@@ -144,12 +144,14 @@ impl Memory {
                 lost: u64::from(lost),
             });
         }
-        let head = self
-            .memory
-            .word64(ring + offset_of!(TickRing, head))
-            .load(Ordering::Acquire);
-        let tail = self.memory.word64(ring + offset_of!(TickRing, tail));
-        let mut at = tail.load(Ordering::Relaxed);
+        let positions = Positions {
+            head: self.memory.word64(ring + offset_of!(TickRing, head)),
+            tail: self.memory.word64(ring + offset_of!(TickRing, tail)),
+        };
+        let Range {
+            start: mut at,
+            end: head,
+        } = positions.to_read();
         // A program that overwrites its own ring yields no more than the ring can hold.
         if head.wrapping_sub(at) > TICK_WORDS as u64 {
             at = head;
@@ -171,13 +173,9 @@ impl Memory {
                 at.wrapping_add(length as u64)
             };
         }
-        self.memory
-            .word64(ring + offset_of!(TickRing, tail))
-            .store(head, Ordering::Release);
+        positions.free(head);
         if owner == TICK_ORPHAN {
-            self.memory
-                .word32(ring + offset_of!(TickRing, owner))
-                .store(0, Ordering::Release);
+            disown(self.memory.word32(ring + offset_of!(TickRing, owner)));
         }
     }
 
@@ -229,18 +227,13 @@ impl Memory {
         }
         for index in 0..self.owners.len() {
             let at = Self::ring(index) + offset_of!(TickRing, owner);
-            let thread = self.memory.word32(at).load(Ordering::Acquire);
+            let thread = owner(self.memory.word32(at));
             if thread == 0 || thread == TICK_ORPHAN || exists(thread) {
                 continue;
             }
             self.drain_one(index, each);
             // The agent may have marked it meanwhile.
-            let _ = self.memory.word32(at).compare_exchange(
-                thread,
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            let _ = claim(self.memory.word32(at), thread, 0);
         }
     }
 

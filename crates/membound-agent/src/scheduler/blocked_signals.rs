@@ -34,7 +34,7 @@ impl ThreadSlot {
     /// threads. Called by the thread itself, with signals blocked.
     pub(super) fn suspend(&'static self) {
         self.locked(|| {
-            self.open.store(0, Ordering::SeqCst);
+            self.queue().close();
             monitor::empty(self);
             self.signals_blocked.store(1, Ordering::Relaxed);
             self.next.store(0, Ordering::SeqCst);

@@ -3,6 +3,8 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use membound_sync::handover::{AWAY, HOME, Handover, READY};
+
 use super::cpu_share::JudgedCpuTime;
 use super::policy::{SCHED_OTHER, schedule};
 use super::thread_slot::{Context, ThreadSlot, Use};
@@ -11,13 +13,6 @@ use crate::{own_signals, sys};
 /// Signals that a home thread blocks: signals sent to the process are for the program.
 pub(crate) const MASK: u64 =
     !own_signals::mask(&own_signals::OF_SCAVENGERS) & !own_signals::mask(&own_signals::OF_CHANGES);
-
-/// State: the scavenger is on its home thread.
-pub(super) const HOME: u32 = 0;
-/// State: a run queue has the scavenger, or is being given it.
-pub(super) const AWAY: u32 = 1;
-/// State: the context is ready, and any run queue may take it.
-pub(super) const READY: u32 = 2;
 
 /// Pending request: what the home thread does before the scavenger continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +113,15 @@ impl HomeThread {
         length.store(bytes, Ordering::Relaxed);
     }
 
+    /// The words by which the context is handed over.
+    pub(super) fn handover(&self) -> Handover<'_> {
+        Handover {
+            state: &self.state,
+            frame: &self.frame,
+            request: &self.pending_request,
+        }
+    }
+
     pub(super) fn slot(&self) -> Option<&'static ThreadSlot> {
         let address = self.slot.load(Ordering::Relaxed);
         // SAFETY: thread slots are never unmapped.
@@ -179,13 +183,9 @@ pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
 /// its `ucontext` if a signal interrupted it, 0 if it is parked.
 pub(super) fn return_home(context: &Context, frame: u64, pending_request: PendingRequest) {
     let home_thread = HomeThread::of(context);
-    home_thread.frame.store(frame, Ordering::Relaxed);
     home_thread
-        .pending_request
-        .store(pending_request.word(), Ordering::Relaxed);
-    // Last, with Release: the home thread reads `frame` and `pending_request` once it has loaded HOME with
-    // Acquire.
-    home_thread.state.store(HOME, Ordering::Release);
+        .handover()
+        .return_home(frame, pending_request.word());
     sys::wake_all(&home_thread.state);
 }
 
@@ -214,23 +214,16 @@ impl HomeThread {
 
     /// Keeps the scavenger on its home thread from now on; `false` if a run queue has it already.
     pub(crate) fn keep_at_home(&self) -> bool {
-        self.take_back() || self.state.load(Ordering::Acquire) == HOME
+        self.take_back() || self.handover().is_home()
     }
 
     /// Withdraws the offer; `false` if a run queue has taken the scavenger.
     pub(super) fn take_back(&self) -> bool {
-        let exchanged =
-            self.state
-                .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
-        exchanged.is_ok()
+        self.handover().take_back()
     }
 
-    /// Takes the context for a run queue, if it is ready. The exchange lets exactly one of all run queues
-    /// and the home thread win.
+    /// Takes the context for a run queue, if it is ready.
     pub(crate) fn take(&self) -> Option<&Context> {
-        let exchanged =
-            self.state
-                .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
-        exchanged.is_ok().then_some(&self.context)
+        self.handover().take().then_some(&self.context)
     }
 }

@@ -9,9 +9,10 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
+use membound_sync::handover::AWAY;
 use membound_wire::{Idle, RunQueue, ScavengerProcessState, ScavengerRequest};
 
-use super::handover::{AWAY, HOME, HomeThread, PendingRequest, READY};
+use super::handover::{HomeThread, PendingRequest};
 use super::page::{has_peers, has_run_queues, idle};
 use super::policy::{SCHED_IDLE, SCHED_OTHER, schedule};
 use super::ring::{ROOM_EVENTS, has_yielded};
@@ -128,9 +129,8 @@ pub(crate) fn live(
         if ending::is_requested() {
             end::leave(scavenger);
         }
-        let pending_request =
-            PendingRequest::of_word(home_thread.pending_request.swap(0, Ordering::AcqRel));
-        let frame = home_thread.frame.swap(0, Ordering::AcqRel);
+        let (frame, pending_request) = home_thread.handover().take_request();
+        let pending_request = PendingRequest::of_word(pending_request);
         match pending_request {
             PendingRequest::Run => {}
             PendingRequest::Call => {
@@ -244,11 +244,8 @@ fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool 
     }
     let mut waits = 0;
     loop {
-        // Read before the offer: if a run queue gets room after this, the wait below returns at once.
-        let room = ROOM_EVENTS.load(Ordering::Acquire);
-        // SeqCst, as `open` in `refill`: either that thread finds READY, or `ask_to_take` finds its queue
-        // open.
-        home_thread.state.store(READY, Ordering::SeqCst);
+        // If a run queue gets room after the offer, the wait below returns at once.
+        let room = home_thread.handover().offer(&ROOM_EVENTS);
         let mut takers = 0;
         for slot in slots() {
             takers += u32::from(slot.ask_to_take());
@@ -281,7 +278,7 @@ fn find_run_queue(home_thread: &'static HomeThread, in_idle_time: bool) -> bool 
 
 impl HomeThread {
     fn await_return(&self) {
-        while self.state.load(Ordering::Acquire) != HOME {
+        while !self.handover().is_home() {
             sys::wait_while(&self.state, AWAY, ROOM_TIMEOUT_NS);
         }
     }

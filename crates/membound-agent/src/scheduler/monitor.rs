@@ -203,7 +203,7 @@ fn steal(slot: &'static ThreadSlot, thread: u32) {
         slot.owner.store(0, Ordering::SeqCst);
         let waits = threads::waits_in_call(thread) && slot.current.load(Ordering::Acquire) == 0;
         if waits {
-            slot.open.store(0, Ordering::Release);
+            slot.queue().close();
             add_to_counter(offset_of!(ControlPage, steals), empty(slot));
         } else {
             slot.ask();
@@ -226,7 +226,7 @@ pub(super) fn reclaim(slot: &'static ThreadSlot, ends: bool) {
     }
     slot.release_after(|| {
         slot.owner.store(0, Ordering::SeqCst);
-        slot.open.store(0, Ordering::SeqCst);
+        slot.queue().close();
         add_to_counter(offset_of!(ControlPage, reclaimed), empty(slot));
     });
     slot.used.store(Use::Free as u32, Ordering::Release);

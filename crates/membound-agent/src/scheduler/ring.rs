@@ -12,6 +12,8 @@ use super::{admission, home_threads};
 use crate::scavenger::table;
 use crate::sys;
 
+const _: () = assert!(membound_sync::queue::ASK == ASK);
+
 /// 1 once a thread of the program has come to a yield.
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Futex word: counts the occasions on which a scavenger may find a run queue with room.
@@ -33,7 +35,7 @@ pub(super) fn has_yielded() -> bool {
 
 /// Wakes home threads that wait for a run queue with room.
 pub(super) fn announce_room() {
-    ROOM_EVENTS.fetch_add(1, Ordering::AcqRel);
+    membound_sync::handover::announce_room(&ROOM_EVENTS);
     sys::wake_all(&ROOM_EVENTS);
 }
 
@@ -50,22 +52,15 @@ impl ThreadSlot {
     pub(super) fn refill(&self) {
         self.send_away();
         let base = self.base.load(Ordering::Relaxed);
-        // SeqCst, and before `take_ready` looks: a home thread stores READY and then reads `open`, so one
-        // side sees the other.
-        self.open.store(1, Ordering::SeqCst);
-        self.owner.store(base, Ordering::SeqCst);
+        // Before `take_ready` looks.
+        self.queue().open(base);
         if YIELDED.swap(1, Ordering::AcqRel) == 0 {
             admission::begin_phases();
         }
         self.take_ready();
         let begin = self.begin();
         if begin == 0 {
-            self.next.store(0, Ordering::SeqCst);
-            // A home thread may have offered its scavenger, and asked, after `take_ready` looked. Its `ASK`
-            // in `next` has just been overwritten; its 0 in `owner`, stored before, has not.
-            if self.owner.load(Ordering::SeqCst) != base {
-                self.ask();
-            }
+            self.queue().stay_empty(base);
             return;
         }
         self.ring.store(begin, Ordering::Relaxed);
@@ -191,18 +186,13 @@ impl ThreadSlot {
 
     /// Closes the run queue: no contexts are given to it until its thread yields.
     pub(super) fn close(&self) {
-        self.open.store(0, Ordering::SeqCst);
+        self.queue().close();
         self.ask_at_once();
     }
 
     /// Makes the thread enter the agent at its next yield. Called by any thread.
     pub(super) fn ask(&self) {
-        // `owner` first: `refill` stores 0 to `next` and then reads `owner`, so it finds every request
-        // whose ASK it has overwritten. ASK replaces only 0, at which a yield would not look at `owner`.
-        self.owner.store(0, Ordering::SeqCst);
-        let _ = self
-            .next
-            .compare_exchange(0, ASK, Ordering::SeqCst, Ordering::Relaxed);
+        self.queue().ask();
     }
 
     fn link(&self, context: &Context) {
@@ -245,14 +235,13 @@ impl ThreadSlot {
 
     /// As [`Self::ask`], by the slot's own thread, whatever `next` was.
     pub(super) fn ask_at_once(&self) {
-        self.next.store(ASK, Ordering::SeqCst);
-        self.owner.store(0, Ordering::SeqCst);
+        self.queue().ask_at_once();
     }
 
     /// True if the run queue would take a context now.
     pub(super) fn can_take(&self) -> bool {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
-            && self.open.load(Ordering::SeqCst) != 0
+            && self.queue().is_open()
             && self.has_room()
             && (!has_peers() || home_threads::candidates(sys::monotonic_ns()) > 1)
     }

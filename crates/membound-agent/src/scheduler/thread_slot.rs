@@ -6,6 +6,8 @@ use core::sync::atomic::{
     AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use membound_sync::lock;
+use membound_sync::queue::Queue;
 use membound_wire::{
     Context as WireContext, EVERY_BIT, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET, RunQueue,
 };
@@ -297,6 +299,15 @@ impl ThreadSlot {
         (&raw const *self) as u64
     }
 
+    /// The words by which other threads ask this one.
+    pub(super) fn queue(&self) -> Queue<'_> {
+        Queue {
+            next: &self.next,
+            owner: &self.owner,
+            open: &self.open,
+        }
+    }
+
     /// Initialises the slot for the calling thread `thread`, whose base of `fs` is `fs`. From now on its
     /// system calls are dispatched to the agent while a context runs. Relaxed stores suffice: the caller
     /// publishes the slot by storing `used` with Release afterwards.
@@ -357,7 +368,7 @@ impl ThreadSlot {
     /// Runs `change` with the slot's lock held. Signals must be blocked: a handler of the program on the
     /// same thread would enter the agent at its yield and wait for the lock for ever.
     pub(super) fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
-        while self.lock.swap(1, Ordering::AcqRel) != 0 {
+        while !lock::try_lock(&self.lock) {
             sys::wait_while(&self.lock, 1, 1_000_000);
         }
         self.release_after(change)
@@ -365,14 +376,13 @@ impl ThreadSlot {
 
     /// As [`Self::locked`], but does not wait: `None`, without running `change`, if the lock is held.
     pub(super) fn locked_at_once<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
-        let is_free = self.lock.swap(1, Ordering::AcqRel) == 0;
-        is_free.then(|| self.release_after(change))
+        lock::try_lock(&self.lock).then(|| self.release_after(change))
     }
 
     /// As [`Self::locked`], where the lock is held already, or by a thread that has ended.
     pub(super) fn release_after<T>(&self, change: impl FnOnce() -> T) -> T {
         let result = change();
-        self.lock.store(0, Ordering::Release);
+        lock::unlock(&self.lock);
         sys::wake_all(&self.lock);
         result
     }

@@ -180,7 +180,7 @@ impl ThreadSlot {
         own.resume
             .store(code as *const () as u64, Ordering::Relaxed);
         // Last: a yield in a signal handler may use `own` from here on.
-        self.next.store(own.address(), Ordering::Release);
+        self.queue().begin(own.address());
     }
 
     /// Starts timing some of the slices to come.
