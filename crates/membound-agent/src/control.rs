@@ -3,7 +3,8 @@
 //! Signals are blocked meanwhile, and the socket is closed at the end, so that a handler of the program
 //! sees neither an open descriptor nor an unfinished conversation.
 //!
-//! The main function of the control thread is here too, since it holds conversations and is started in one.
+//! The main functions of the control thread and of home threads are here too, since they hold conversations
+//! and are started in one.
 
 use core::sync::atomic::Ordering;
 
@@ -18,6 +19,7 @@ use crate::listen::{
     DOORBELL, ENDING, Heard, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice, wait,
 };
 use crate::memory::{self, bytes_of};
+use crate::scheduler::page;
 use crate::settings::{Settings, loader_state, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
@@ -146,7 +148,7 @@ fn obey(
     } else if is(Action::Allocations) {
         allocations::begin(command).map(|()| 0)
     } else if is(Action::Scavenger) {
-        scavenger::start(command).map(|()| 0)
+        scavenger::start(command, live_home_thread).map(|()| 0)
     } else if is(Action::RunQueues) {
         scheduler::begin(command).map(|()| 0)
     } else if is(Action::Requests) {
@@ -226,6 +228,19 @@ fn unmap(command: &Command) -> Result<u64, Failure> {
     };
     check(result)?;
     Ok(0)
+}
+
+/// Main function of a scavenger's home thread.
+extern "C" fn live_home_thread(scavenger: usize) -> ! {
+    scavenger::live(scavenger, report_text)
+}
+
+/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
+pub(crate) fn report_text(span: [u64; 2]) {
+    if page::control_page().is_some() {
+        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
+        let _ = converse(Event::Scavenger, span);
+    }
 }
 
 /// Starts the control thread in a forked child.

@@ -16,14 +16,14 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use membound_wire::{Command, Event, Refusal, ScavengerProcessState, ScavengerRequest};
+use membound_wire::{Command, Refusal, ScavengerProcessState, ScavengerRequest};
 
 use crate::failure::Failure;
 use crate::scheduler::handover::{self, PendingRequest};
-use crate::scheduler::{home_thread, page};
+use crate::scheduler::home_thread;
 use crate::signal_frame::{Arrived, Registers};
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
-use crate::{control, memory, own_signals, own_thread, scheduler, trap};
+use crate::{memory, own_signals, own_thread, scheduler, trap};
 
 use end::{finish, leave};
 use table::{ALL, RESERVED, Request, Scavenger, USED, own};
@@ -72,8 +72,16 @@ unsafe extern "C" {
     fn membound_scavenger_begin();
 }
 
-/// Starts the scavenger whose [`ScavengerRequest`] is at `command.address`.
-pub(crate) fn start(command: &Command) -> Result<(), Failure> {
+/// Reports text that a scavenger has mapped and does not execute yet. The callers of this module give it,
+/// since it holds a conversation, and a conversation may start a scavenger.
+pub(crate) type ReportText = fn([u64; 2]);
+
+/// Starts the scavenger whose [`ScavengerRequest`] is at `command.address`. `home_thread` is the main
+/// function of its home thread, which calls [`live`].
+pub(crate) fn start(
+    command: &Command,
+    home_thread: extern "C" fn(usize) -> !,
+) -> Result<(), Failure> {
     let request = Request(command.address as usize);
     let whole = size_of::<ScavengerRequest>() as u64 + u64::from(request.get().strings);
     if command.address == 0 || whole > command.length {
@@ -95,15 +103,15 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
     scavenger.request.store(request.0, Ordering::Release);
     // The thread has its own descriptors, working directory and file mode mask.
     let argument = (&raw const *scavenger) as usize;
-    let started = own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument);
+    let started = own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, home_thread, argument);
     started.map(drop).map_err(|errno| {
         scavenger.thread.store(0, Ordering::Release);
         Failure::new(errno, Refusal::NoThread)
     })
 }
 
-/// Runs on the home thread, up to the scavenger's first instruction.
-extern "C" fn live(scavenger: usize) -> ! {
+/// Runs on the home thread, whose argument is `scavenger`, up to the scavenger's first instruction.
+pub(crate) fn live(scavenger: usize, report_text: ReportText) -> ! {
     // SAFETY: the argument is the entry of this thread's scavenger, which is static.
     let scavenger = unsafe { &*(scavenger as *const Scavenger) };
     let thread = sys::thread();
@@ -112,7 +120,7 @@ extern "C" fn live(scavenger: usize) -> ! {
     request
         .word(offset_of!(ScavengerRequest, thread))
         .store(thread, Ordering::Relaxed);
-    match prepare(scavenger, request) {
+    match prepare(scavenger, request, report_text) {
         Ok(entered) => {
             request.set(ScavengerProcessState::Runs, 0);
             if !entered.has_run_queues {
@@ -123,7 +131,9 @@ extern "C" fn live(scavenger: usize) -> ! {
             // SAFETY: the stack was made for this.
             unsafe { memory::put(stack, entered.entry) };
             let begin = membound_scavenger_begin as *const () as u64;
-            home_thread::live(scavenger, stack as u64, begin, make_call)
+            home_thread::live(scavenger, stack as u64, begin, |scavenger, registers| {
+                calls::make(scavenger, registers, report_text);
+            })
         }
         Err(errno) => finish(scavenger, ScavengerProcessState::Failed, errno.0),
     }
@@ -137,7 +147,11 @@ struct Entered {
     has_run_queues: bool,
 }
 
-fn prepare(scavenger: &'static Scavenger, request: Request) -> Result<Entered, Errno> {
+fn prepare(
+    scavenger: &'static Scavenger,
+    request: Request,
+    report_text: ReportText,
+) -> Result<Entered, Errno> {
     own_thread::name(c"membound-guest");
     let strings = stack::Strings::of(request).ok_or(Errno::EINVAL)?;
     let executable = image::load(strings.path())?;
@@ -226,14 +240,6 @@ fn set_aside(scavenger: &Scavenger, request: Request) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reports text to the launcher that a scavenger has mapped and does not execute yet.
-fn report_text(span: [u64; 2]) {
-    if page::control_page().is_some() {
-        // Without a launcher the text has no yields, and the scavenger runs on its home thread.
-        let _ = control::converse(Event::Scavenger, span);
-    }
-}
-
 /// Handles the signal that ends scavengers, unless a run queue has this one, which will send it home.
 pub(crate) fn on_end() {
     if let Some(scavenger) = own().filter(|scavenger| scavenger.home_thread.keep_at_home()) {
@@ -254,7 +260,12 @@ pub(crate) enum Heard {
 
 /// Handles a signal of the calling thread if it concerns a scavenger: makes its system call and puts the
 /// result into `registers`, or ends it for a fault.
-pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) -> Heard {
+pub(crate) fn on_signal(
+    arrived: Arrived,
+    code: i32,
+    registers: &mut Registers,
+    report_text: ReportText,
+) -> Heard {
     let signal = arrived.signal;
     let calls = signal == own_signals::SYS && code == DISPATCHED;
     let pending_request = if calls {
@@ -282,9 +293,4 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
         return Heard::Yes;
     }
     finish(scavenger, ScavengerProcessState::Killed, signal as u32)
-}
-
-/// Makes the system call in `registers` for the scavenger of the calling home thread.
-fn make_call(scavenger: &'static Scavenger, registers: &mut Registers) {
-    calls::make(scavenger, registers, report_text);
 }

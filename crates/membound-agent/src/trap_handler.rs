@@ -2,6 +2,7 @@
 
 use core::arch::global_asm;
 
+use crate::control::report_text;
 use crate::disposition::{Disposition, IGNORE, disposition};
 use crate::own_signals::{CALL, OF_SCAVENGERS, SIGTRAP, SYS, mask};
 use crate::scavenger::{self, Heard, table};
@@ -98,7 +99,7 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         return 0;
     }
     if OF_SCAVENGERS.contains(&signal) {
-        match scavenger::on_signal(arrived, code, &mut registers) {
+        match scavenger::on_signal(arrived, code, &mut registers, report_text) {
             Heard::No => {}
             Heard::Yes => {
                 // SAFETY: as above; the kernel takes them back from there.
@@ -152,7 +153,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         }
         if signal == SIGTRAP
             && code > 0
-            && let Heard::Left(go_on) = scavenger::on_signal(arrived, code, &mut registers)
+            && let Heard::Left(go_on) =
+                scavenger::on_signal(arrived, code, &mut registers, report_text)
         {
             // The scavenger's own trap.
             return go_on;
