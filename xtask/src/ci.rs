@@ -10,7 +10,9 @@ use anyhow::{Result, bail};
 use membound_platform::date::now_utc;
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{architecture, book, circles, deny, machines, package, schema, tests};
+use crate::{
+    architecture, book, circles, deny, fuzz, machines, model_check, package, schema, tests,
+};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -18,6 +20,9 @@ pub(crate) struct Args {
     /// Only the checks.
     #[arg(long)]
     no_tests: bool,
+    /// Leave out fuzzing, which takes four minutes.
+    #[arg(long)]
+    no_fuzz: bool,
     /// Name missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
@@ -40,9 +45,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("book", Box::new(book::check)),
         ("package", Box::new(package::check)),
         ("cargo-deny", Box::new(deny::check)),
+        ("model-check", Box::new(model_check::check)),
         ("machines", Box::new(machines::check)),
         ("quarantine", Box::new(quarantine)),
     ];
+    if !args.no_fuzz {
+        steps.push(("fuzz", Box::new(fuzz::check)));
+    }
     if !args.no_tests {
         steps.push((
             "tests",

@@ -3,9 +3,12 @@
 //! The fuzzers under `fuzz/` are linked with LLVM's libFuzzer, which is C++. LLVM's own pass emits
 //! the coverage instrumentation that it needs, requested by code generation options instead of the
 //! unstable `-Zsanitizer`. Without a sanitizer only panics, failed assertions, hangs and excessive
-//! memory are found, which is all that safe code can do wrong. Failing inputs are kept in
-//! `fuzz/artifacts`, and inputs that reached new code in `fuzz/corpus`.
+//! memory are found, which is all that safe code can do wrong. Every run begins with the inputs of
+//! `fuzz/kept`, which is part of the repository. Failing inputs are written to `fuzz/artifacts`, and inputs that reached
+//! new code to `fuzz/corpus`.
 
+mod kept;
+mod runs;
 mod seeds;
 
 use std::fs;
@@ -14,18 +17,30 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
+use self::runs::Job;
 use self::seeds::Form;
-use crate::run::{cargo, note, on_path, program, root, say, shown, succeed};
+use crate::run::{cargo, on_path, program, root, succeed};
 
 /// Arguments of `fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The parser to fuzz; all of them, one after the other, without.
+    /// The parser to fuzz; all of them without.
     target: Option<Target>,
     /// Time for each target.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = CI_SECONDS)]
     seconds: u32,
+    /// Fuzzers that run at the same time.
+    #[arg(long, default_value_t = CI_JOBS)]
+    jobs: usize,
+    /// Instead of fuzzing, choose inputs of fuzz/corpus for fuzz/kept.
+    #[arg(long, conflicts_with_all = ["seconds", "jobs"])]
+    keep: bool,
 }
+
+/// Time for each target in continuous integration, in seconds.
+const CI_SECONDS: u32 = 60;
+/// Fuzzers that run at the same time there: eight targets take four minutes.
+const CI_JOBS: usize = 2;
 
 /// A fuzzer under `fuzz/targets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -127,6 +142,27 @@ const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 2048;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let targets = args
+        .target
+        .map_or_else(|| Target::ALL.to_vec(), |target| vec![target]);
+    let built = build()?;
+    if args.keep {
+        for target in targets {
+            kept::write(target, &built)?;
+        }
+    } else {
+        fuzz(&targets, &built, args.seconds, args.jobs)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Step of `cargo xtask ci`.
+pub(crate) fn check() -> Result<()> {
+    fuzz(&Target::ALL, &build()?, CI_SECONDS, CI_JOBS)
+}
+
+/// Builds all fuzzers into `target/fuzz` and returns their directory.
+fn build() -> Result<PathBuf> {
     if !["c++", "g++", "clang++"]
         .iter()
         .any(|compiler| on_path(compiler).is_some())
@@ -137,28 +173,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let triple = host()?;
-    let built = build(&triple)?;
-    let targets = args
-        .target
-        .map_or_else(|| Target::ALL.to_vec(), |target| vec![target]);
-    let mut failed = Vec::new();
-    for target in targets {
-        if !fuzz(target, &built, args.seconds)? {
-            failed.push(target.name());
-        }
-    }
-    if failed.is_empty() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    note(format_args!(
-        "fuzz: {} failed; the inputs are in fuzz/artifacts",
-        failed.join(", ")
-    ));
-    Ok(ExitCode::FAILURE)
-}
-
-/// Builds all fuzzers into `target/fuzz` and returns their directory.
-fn build(triple: &str) -> Result<PathBuf> {
     let directory = root().join("target/fuzz");
     let mut flags = INSTRUMENTATION.map(str::to_owned).to_vec();
     flags.push("--cfg=fuzzing".to_owned());
@@ -167,7 +181,7 @@ fn build(triple: &str) -> Result<PathBuf> {
     let mut command = cargo(["build", "--release", "--bins", "--manifest-path"]);
     command
         .arg(root().join("fuzz/Cargo.toml"))
-        .args(["--target", triple, "--target-dir"])
+        .args(["--target", &triple, "--target-dir"])
         .arg(&directory)
         .env_remove("RUSTFLAGS")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
@@ -185,18 +199,43 @@ fn host() -> Result<String> {
         .context("`rustc -vV` names no host")
 }
 
-/// Runs one fuzzer; returns true if it found nothing.
-fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
+/// Runs the fuzzers of these targets.
+///
+/// # Errors
+/// One of them found something.
+fn fuzz(targets: &[Target], built: &Path, seconds: u32, jobs: usize) -> Result<()> {
+    // Before the fuzzers run: targets share seeds.
+    let prepared: Result<Vec<Job>> = targets
+        .iter()
+        .map(|target| job(*target, built, seconds))
+        .collect();
+    let failed = runs::run_all(prepared?, jobs)?;
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "fuzzers of {} failed; the inputs are in fuzz/artifacts",
+        failed.join(", ")
+    )
+}
+
+/// Directory to which a fuzzer adds inputs.
+fn corpus(target: Target) -> PathBuf {
+    root().join("fuzz/corpus").join(target.name())
+}
+
+fn job(target: Target, built: &Path, seconds: u32) -> Result<Job> {
     let name = target.name();
-    let corpus = root().join("fuzz/corpus").join(name);
+    let corpus = corpus(target);
+    let kept = kept::directory(target);
     let artifacts = root().join("fuzz/artifacts").join(name);
-    for directory in [&corpus, &artifacts] {
+    for directory in [&corpus, &kept, &artifacts] {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let mut command = program(built.join(name));
-    // New inputs go to the first directory; the second is only read.
-    command.arg(&corpus).arg(target.seeds()?);
+    // New inputs go to the first directory; the others are only read.
+    command.args([&corpus, &kept, &target.seeds()?]);
     command
         .arg(format!("-dict={}", target.dictionary().display()))
         .arg(format!("-max_total_time={seconds}"))
@@ -205,19 +244,11 @@ fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
         .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .arg("-print_final_stats=1");
-    note(format_args!("── {name}: {}", shown(&command)));
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start the fuzzer `{name}`"))?;
-    say(format_args!(
-        "{name}: {}",
-        if status.success() {
-            "nothing found"
-        } else {
-            "FAILED"
-        }
-    ));
-    Ok(status.success())
+    Ok(Job {
+        name,
+        command,
+        log: root().join(format!("target/fuzz/{name}.log")),
+    })
 }
 
 #[cfg(test)]

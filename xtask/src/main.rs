@@ -1,10 +1,11 @@
-//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|readers|python|dist`.
+//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|model-check|miri|bench|campaign|field|readers|python|dist`.
 //!
 //! `ci` runs all checks of continuous integration, locally as well. `test` also installs what the
 //! tests need. `machines` builds and tries the command for other processors. `schema` writes the
 //! JSON Schemas under `docs/formats/` from the types. `book` checks the links of all documents and
 //! builds the book. `fuzz` fuzzes the parsers. `bench` compares the finished command with its
-//! targets and keeps raw results; no other command judges times. `campaign` runs large programs
+//! targets and keeps raw results; no other command judges times. `model-check` tries every order of
+//! the steps of lock-free protocols, and `miri` runs tests under Miri. `campaign` runs large programs
 //! with all their accesses patched. `field` runs foreign programs under membound and compares cost
 //! and findings with the truth. `readers` reads exports with the programs for which they are meant.
 //! `python` tests the Python package with each supported Python. `dist` makes packages for machines
@@ -21,6 +22,8 @@ mod dist;
 mod field;
 mod fuzz;
 mod machines;
+mod miri;
+mod model_check;
 mod needs;
 mod package;
 mod python;
@@ -60,6 +63,10 @@ enum Chore {
     Circles(circles::Args),
     /// Fuzz what reads files, guided by coverage.
     Fuzz(fuzz::Args),
+    /// Check every order of steps of the lock-free protocols.
+    ModelCheck(model_check::Args),
+    /// Run what Miri can run under it.
+    Miri(miri::Args),
     /// Compare membound with its targets, on a quiet machine.
     Bench(bench::Args),
     /// Run large programs with every load and store patched, and compare.
@@ -83,6 +90,8 @@ fn main() -> ExitCode {
         Chore::Book(args) => book::run(&args),
         Chore::Circles(args) => circles::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
+        Chore::ModelCheck(args) => model_check::run(&args),
+        Chore::Miri(args) => miri::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Campaign(args) => campaign::run(&args),
         Chore::Field(args) => field::run(&args),
