@@ -152,8 +152,10 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.table(&table);
     more(out, run.scavengers.len(), MAX_SCAVENGERS, "scavenger");
-    if let Some(left) = facts::left_otherwise(run) {
-        out.line(&left);
+    for counted in [facts::passes(run), facts::left_otherwise(run)] {
+        if let Some(line) = counted {
+            out.line(&line);
+        }
     }
     let has_reason = |it: &&Scavenger| it.reason.is_some();
     for it in run
