@@ -27,6 +27,10 @@ named! {
         Kernel = "kernel",
         /// Latency objective of the primary's requests.
         Slo = "slo",
+        /// Load on the primary, under several schedulers.
+        Load = "load",
+        /// Parts of a yield, each left out once at each distance between a scavenger's yields.
+        PartsByDistance = "parts-by-distance",
     }
 }
 
@@ -80,6 +84,9 @@ pub struct ExploreOptions {
     pub requests: Option<String>,
     /// Files of plans given by the user.
     pub plans: Vec<String>,
+    /// Loads that replace `{load}` in the command, in ascending order; empty without sweep `load`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub loads: Vec<String>,
 }
 
 /// Results of the programs alone, one after another.
@@ -87,12 +94,13 @@ pub struct ExploreOptions {
 pub struct ExploreAlone {
     /// Exit code of the primary's first run.
     pub exit_code: Option<i32>,
-    /// Wall time of the primary, in seconds.
+    /// Wall time of the primary, in seconds; `None` in sweep `load`, whose rows have it for each load.
     pub primary_s: Option<ExploreFigure>,
     /// Wall time of all scavengers with their copies, one after another, in seconds; `None` if one of them
     /// does not end by itself.
     pub scavengers_s: Option<ExploreFigure>,
-    /// 95th percentile of request latency in nanoseconds; `None` if requests are not observed.
+    /// 95th percentile of request latency in nanoseconds; `None` if requests are not observed, and in sweep
+    /// `load`.
     pub p95_ns: Option<ExploreFigure>,
 }
 
@@ -125,8 +133,12 @@ pub struct ExploreRow {
     /// The value in words.
     pub setting: String,
     /// The value as a number, if it has one: nanoseconds of a bound, distance or objective, share of the
-    /// CPU time of an overhead, milliseconds of a period, number of programs at once.
+    /// CPU time of an overhead, milliseconds of a period, number of programs at once, the load.
     pub at: Option<f64>,
+    /// In tables that cross two settings, the other one: the scheduler in sweep `load`, the part left out
+    /// in sweep `parts-by-distance`. Rows with the same value are one line of a plot; absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<String>,
     /// Why no run of it succeeded.
     pub failed: Option<String>,
     /// Wall time until the primary ended, in seconds.

@@ -113,6 +113,9 @@ pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Colu
         ExploreSweep::Kernel if has_requests => vec![P95, P95_CHANGE, ALL, SPEEDUP, WORK],
         ExploreSweep::Kernel => vec![PRIMARY, SLOWDOWN, ALL, SPEEDUP, WORK],
         ExploreSweep::Slo => vec![P95, P95_CHANGE, WORK, SPEEDUP],
+        ExploreSweep::Load if has_requests => vec![P95, P95_CHANGE, WORK, SPEEDUP],
+        ExploreSweep::Load => vec![PRIMARY, SLOWDOWN, WORK, SPEEDUP],
+        ExploreSweep::PartsByDistance => vec![slowdown(), SPEEDUP, WORK, TURN, TURN_90],
     }
 }
 
@@ -127,6 +130,8 @@ pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
         ExploreSweep::Chases => "programs",
         ExploreSweep::Kernel => "scheduler",
         ExploreSweep::Slo => "objective",
+        ExploreSweep::Load => "load, scheduler",
+        ExploreSweep::PartsByDistance => "distance, left out",
     }
 }
 
@@ -141,6 +146,8 @@ pub(crate) const fn title(sweep: ExploreSweep) -> &'static str {
         ExploreSweep::Chases => "Programs at once",
         ExploreSweep::Kernel => "Who schedules",
         ExploreSweep::Slo => "Objective for the latency of requests",
+        ExploreSweep::Load => "Load on the primary",
+        ExploreSweep::PartsByDistance => "Parts of a yield, each left out at each distance",
     }
 }
 
@@ -155,6 +162,8 @@ pub(crate) const fn short_title(sweep: ExploreSweep) -> &'static str {
         ExploreSweep::Chases => "At once",
         ExploreSweep::Kernel => "Schedulers",
         ExploreSweep::Slo => "Objectives",
+        ExploreSweep::Load => "Loads",
+        ExploreSweep::PartsByDistance => "Parts by distance",
     }
 }
 
@@ -168,7 +177,12 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
             .to_owned(),
     ];
     let has = |wanted: ExploreSweep| explore.sweeps.iter().any(|it| it.sweep == wanted);
-    if has(ExploreSweep::Bound) || has(ExploreSweep::Distance) {
+    let has_slices = [
+        ExploreSweep::Bound,
+        ExploreSweep::Distance,
+        ExploreSweep::PartsByDistance,
+    ];
+    if has_slices.into_iter().any(has) {
         out.push(
             "slice, 90 %: the time from a yield until the primary ran again that half, and 90 in 100, of the \
              time slices did not exceed"
@@ -188,6 +202,13 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if has(ExploreSweep::PartsByDistance) {
+        out.push(
+            "yield costs: the parts that make a yield cheaper (liveness, vectors, loops, loop-saves) are left out \
+             together, so that each yield saves all registers"
+                .to_owned(),
+        );
+    }
     if explore.options.requests.is_some() {
         out.push("p95: the duration that 95 in 100 requests do not exceed".to_owned());
     }
@@ -203,6 +224,27 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
         ));
     }
     out
+}
+
+/// The values of [`ExploreRow::series`] in a table that crosses two settings, in the order of its rows.
+pub(crate) fn series(sweep: &ExploredSweep) -> Vec<&str> {
+    let mut found: Vec<&str> = Vec::new();
+    for name in sweep.rows.iter().filter_map(|row| row.series.as_deref()) {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+/// Effect on the primary: on the 95th percentile of its requests if they were observed, else on its time.
+pub(crate) fn longer(row: &ExploreRow) -> Option<ExploreFigure> {
+    row.p95_change.or(row.slowdown)
+}
+
+/// True if the intervals of two figures overlap.
+pub(crate) fn overlap(a: ExploreFigure, b: ExploreFigure) -> bool {
+    a.low <= b.high && b.low <= a.high
 }
 
 /// Joins the words of a command line.

@@ -1,5 +1,7 @@
 //! Explorations of a harvest as text and page, from a synthetic document.
 
+mod crossed;
+
 use membound_report::page;
 use membound_report::text::{self, Style};
 use membound_types::{
@@ -196,7 +198,7 @@ fn full() -> HarvestExplore {
             ExploreSweep::Periods => periods(),
             ExploreSweep::Chases => at_once(),
             ExploreSweep::Kernel => schedulers(),
-            ExploreSweep::Slo => Vec::new(),
+            ExploreSweep::Slo | ExploreSweep::Load | ExploreSweep::PartsByDistance => Vec::new(),
         };
         ExploredSweep {
             sweep,
@@ -223,6 +225,7 @@ fn full() -> HarvestExplore {
             on_cpu: CpuId(1),
             requests: None,
             plans: Vec::new(),
+            loads: Vec::new(),
         },
         alone: ExploreAlone {
             exit_code: Some(0),
@@ -403,7 +406,7 @@ fn the_page_has_a_section_and_plots_for_each_thing_varied() {
         .filter(|it| ["h1", "h2", "p", "b", "th", "td"].contains(&it.name.as_str()));
     let lines: Vec<String> = read.map(|it| format!("{}: {}", it.name, it.text)).collect();
     insta::assert_snapshot!("harvest_explore_page", lines.join("\n"));
-    for (explore, plots) in [(full(), 21), (server(), 8), (cut_short(), 0)] {
+    for (explore, plots) in [(full(), 22), (server(), 9), (cut_short(), 0)] {
         let html = page::harvest_explore(&explore);
         let page = Page::sound("an exploration", &html);
         for sweep in &explore.sweeps {

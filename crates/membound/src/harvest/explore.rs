@@ -4,6 +4,7 @@
 pub(crate) mod args;
 mod bed;
 mod children;
+mod loads;
 mod prepare;
 mod profiles;
 mod rows;
@@ -21,9 +22,9 @@ use membound_types::{
 };
 
 use args::ExploreArgs;
-use bed::{AloneRuns, Baseline, TestBench};
+use bed::Baseline;
 use children::{ENDED_BY_USER, EndFailure, INTERRUPTED};
-use prepare::{Prepared, Stop};
+use prepare::{Case, Prepared, Stop};
 use profiles::{Plans, YieldingLoads};
 use settings::{Setting, SweepInputs};
 
@@ -81,11 +82,13 @@ fn show(
 type Table = (ExploreSweep, Result<Vec<Setting>, NotMeasured>);
 
 fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
+    let loads = prepared.cases.iter().filter_map(|case| case.load.as_ref());
     let inputs = SweepInputs {
         bounds: args.bounds.clone(),
         overheads: args.overheads.clone(),
         sibling: prepared.sibling,
-        alone_p95_ns: prepared.first.p95_ns,
+        alone_p95_ns: prepared.main_case().first.p95_ns,
+        loads: loads.cloned().collect(),
     };
     let table = |&sweep: &ExploreSweep| match why_impossible(sweep, prepared) {
         Some(reason) => {
@@ -99,13 +102,14 @@ fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
 
 /// Why a table cannot be measured with these programs; `None` if it can.
 fn why_impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
+    let Case { known, first, .. } = prepared.main_case();
     match sweep {
-        ExploreSweep::Distance => prepared.plans.distances_vary().err(),
+        ExploreSweep::Distance | ExploreSweep::PartsByDistance => prepared.plans.distances_vary().err(),
         ExploreSweep::Overhead => prepared.plans.overheads_vary().err(),
-        ExploreSweep::Chases if !prepared.known.all_end() => Some(
+        ExploreSweep::Chases if !known.all_end() => Some(
             "a scavenger does not end by itself, so there is no time at which all programs have ended".to_owned(),
         ),
-        ExploreSweep::Slo if prepared.first.p95_ns.is_none() => {
+        ExploreSweep::Slo if first.p95_ns.is_none() => {
             Some("no request was observed in a run without scavengers".to_owned())
         }
         _ => None,
@@ -117,10 +121,7 @@ fn distinct_settings(tables: &[Table]) -> Vec<Setting> {
     let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
     let mut wanted: Vec<Setting> = Vec::new();
     for setting in all.flatten() {
-        if !wanted
-            .iter()
-            .any(|known| known.scheduling == setting.scheduling)
-        {
+        if !wanted.iter().any(|known| known.key() == setting.key()) {
             wanted.push(setting.clone());
         }
     }
@@ -129,13 +130,17 @@ fn distinct_settings(tables: &[Table]) -> Vec<Setting> {
 
 /// Prints how long the measurement will take, estimated from the first runs of the programs by themselves.
 fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
-    let first = &prepared.first;
-    let scavengers_s = first.scavengers_s.unwrap_or(0.0);
+    let cases = &prepared.cases;
+    let scavengers_s = cases[0].first.scavengers_s.unwrap_or(0.0);
     let settings_s: f64 = wanted
         .iter()
-        .map(|setting| setting.scheduling.estimate_s(first.primary_s, scavengers_s))
+        .map(|setting| {
+            let primary_s = cases[setting.load].first.primary_s;
+            setting.scheduling.estimate_s(primary_s, scavengers_s)
+        })
         .sum();
-    let by_themselves_s = first.primary_s + scavengers_s;
+    let primaries_s: f64 = cases.iter().map(|case| case.first.primary_s).sum();
+    let by_themselves_s = primaries_s + scavengers_s;
     let seconds = f64::from(args.pairs) * (settings_s + by_themselves_s);
     let less = if args.pairs > 1 {
         "; --pairs 1 for less"
@@ -166,7 +171,8 @@ fn format_duration(seconds: f64) -> String {
 /// Results of all rounds: runs by the keys of their settings, and the programs by themselves.
 struct RoundResults {
     runs: BTreeMap<String, Vec<ExploreRun>>,
-    baselines: Vec<Baseline>,
+    /// By round, then by load.
+    baselines: Vec<Vec<Baseline>>,
     /// Why not all rounds were run.
     ended_early: Option<String>,
 }
@@ -183,8 +189,8 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
     let bar = Bar::new();
     let all = (args.pairs as usize * wanted.len()).max(1);
     'rounds: for pair in 0..args.pairs {
-        match baseline(prepared) {
-            Ok(baseline) => found.baselines.push(baseline),
+        match baselines(prepared) {
+            Ok(baselines) => found.baselines.push(baselines),
             Err(why) => {
                 found.ended_early = Some(why);
                 break;
@@ -197,19 +203,16 @@ fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Ro
         for (index, setting) in order.into_iter().enumerate() {
             let done = pair as usize * wanted.len() + index;
             bar.at(done as f64 / all as f64, &setting.name);
-            let mut run = run_setting(prepared, setting, &usual, &found.baselines[pair as usize]);
-            if prepared.bench.cancel.load(Ordering::Relaxed)
+            let baseline = &found.baselines[pair as usize][setting.load];
+            let mut run = run_setting(prepared, setting, &usual, baseline);
+            if prepared.main_case().bench.cancel.load(Ordering::Relaxed)
                 || run.failed.as_deref() == Some(INTERRUPTED)
             {
                 found.ended_early = Some(INTERRUPTED.to_owned());
                 break 'rounds;
             }
             run.pair = pair;
-            found
-                .runs
-                .entry(setting.scheduling.key())
-                .or_default()
-                .push(run);
+            found.runs.entry(setting.key()).or_default().push(run);
         }
     }
     bar.finish();
@@ -222,46 +225,55 @@ fn run_setting(
     usual: &YieldingLoads,
     baseline: &Baseline,
 ) -> ExploreRun {
-    let Prepared {
-        bench,
-        known,
-        plans,
-        ..
-    } = prepared;
-    bench.run(&setting.scheduling, known, plans, usual, baseline)
+    let Case { bench, known, .. } = &prepared.cases[setting.load];
+    bench.run(&setting.scheduling, known, &prepared.plans, usual, baseline)
 }
 
-/// Times the programs by themselves for one round; fails with the reason why one did not end.
-fn baseline(prepared: &Prepared<'_>) -> Result<Baseline, String> {
-    let Prepared {
-        bench,
-        known,
-        plans,
-        ..
-    } = prepared;
+/// Times the programs by themselves for one round, the primary at each load; fails with the reason why one
+/// did not end.
+fn baselines(prepared: &Prepared<'_>) -> Result<Vec<Baseline>, String> {
     let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
-    measure_baseline(bench, known, plans, needs_unbound).map_err(|unended| match unended {
+    let why = |unended| match unended {
         EndFailure::Interrupted => INTERRUPTED.to_owned(),
-        other => format!("a program by itself: {}", other.reason(known.limit)),
-    })
+        other => {
+            let limit = prepared.main_case().known.limit;
+            format!("a program by itself: {}", other.reason(limit))
+        }
+    };
+    let scavengers_s = named_scavengers_s(prepared.main_case()).map_err(why)?;
+    let baseline = |case| measure_baseline(case, &prepared.plans, needs_unbound, &scavengers_s);
+    let baselines: Result<_, _> = prepared.cases.iter().map(baseline).collect();
+    baselines.map_err(why)
+}
+
+/// Times of the named scavengers by themselves; none if one does not end or none is named.
+fn named_scavengers_s(case: &Case<'_>) -> Result<Vec<f64>, EndFailure> {
+    let Case { bench, known, .. } = case;
+    if !known.all_end() || bench.own_scavenger {
+        return Ok(Vec::new());
+    }
+    let alone = |scavenger| bench.run_alone(scavenger, Some(bench.cpu), known.limit);
+    let scavengers = bench.scavengers.iter();
+    scavengers
+        .map(|it| alone(it).map(|(_, time_s)| time_s))
+        .collect()
 }
 
 fn measure_baseline(
-    bench: &TestBench<'_>,
-    known: &AloneRuns,
+    case: &Case<'_>,
     plans: &Plans<'_>,
     needs_unbound: bool,
+    scavengers_s: &[f64],
 ) -> Result<Baseline, EndFailure> {
+    let Case { bench, known, .. } = case;
     let alone = |cpu| bench.run_alone(&bench.primary, cpu, known.limit);
     let (_, primary_s) = alone(Some(bench.cpu))?;
-    let mut each = Vec::new();
-    if known.all_end() && !bench.own_scavenger {
-        for scavenger in &bench.scavengers {
-            each.push(bench.run_alone(scavenger, Some(bench.cpu), known.limit)?.1);
-        }
-    } else if known.all_end() {
-        each.push(primary_s);
-    }
+    let own = [primary_s];
+    let each = if bench.own_scavenger {
+        &own[..]
+    } else {
+        scavengers_s
+    };
     let unbound_s = match needs_unbound {
         true => Some(alone(None)?.1),
         false => None,
@@ -289,7 +301,7 @@ fn document(
 ) -> HarvestExplore {
     let sweep = |(sweep, rows): &Table| {
         let of = |setting: &Setting| {
-            let runs = found.runs.get(&setting.scheduling.key());
+            let runs = found.runs.get(&setting.key());
             rows::row(setting, runs.cloned().unwrap_or_default())
         };
         ExploredSweep {
@@ -313,26 +325,32 @@ fn document(
         cpu: info.cpu.model_name.clone(),
         wall_s: started.elapsed().as_secs_f64(),
         options: prepared.options(args),
-        alone: alone_times(prepared, &found.baselines),
+        alone: alone_times(prepared.main_case(), &found.baselines),
         sweeps,
         notes,
     }
 }
 
-fn alone_times(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
+/// Figures of the programs by themselves. Those of the primary depend on the load, and are in the table of
+/// loads where there are any.
+fn alone_times(main_case: &Case<'_>, baselines: &[Vec<Baseline>]) -> ExploreAlone {
     let figure = |of: fn(&Baseline) -> Option<f64>| {
-        let run = |it: &Baseline| ExploreRun {
-            primary_s: of(it),
+        let run = |of_loads: &Vec<Baseline>| ExploreRun {
+            primary_s: of_loads.first().and_then(of),
             ..ExploreRun::default()
         };
         let runs: Vec<ExploreRun> = baselines.iter().map(run).collect();
         rows::figure(&runs, |run| run.primary_s)
     };
+    let of_primary = |of: fn(&Baseline) -> Option<f64>| match main_case.load {
+        None => figure(of),
+        Some(_) => None,
+    };
     ExploreAlone {
-        exit_code: prepared.known.primary_end.code(),
-        primary_s: figure(|it| Some(it.primary_s)),
+        exit_code: main_case.known.primary_end.code(),
+        primary_s: of_primary(|it| Some(it.primary_s)),
         scavengers_s: figure(|it| it.scavengers_s),
-        p95_ns: figure(|it| it.p95_ns),
+        p95_ns: of_primary(|it| it.p95_ns),
     }
 }
 

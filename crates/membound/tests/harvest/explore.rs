@@ -150,6 +150,70 @@ fn a_program_is_its_own_scavenger_and_is_run_without_each_part() {
 }
 
 #[test]
+fn each_load_replaces_the_placeholder_and_has_every_scheduler() {
+    let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let json = room.path().join("explore.json");
+    let mut command = Harvest::of(&program, "flags")
+        .with(&scavenger, "work")
+        .options("--sweep load --loads 20,3 --pairs 1")
+        .command_of("explore");
+    // The program takes no load, so it stands where the program ignores it.
+    command.arg("--json").arg(&json).arg("--").arg(&program);
+    let left = finish(command.args(["flags", "{load}"]), room.path());
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    let text = std::fs::read_to_string(&json).expect("it was written");
+    let document: HarvestExplore = serde_json::from_str(&text).expect("it is a document");
+    assert_eq!(document.options.loads, ["3", "20"]);
+    assert_eq!(document.options.command[2], "{load}");
+    assert_eq!(document.alone.primary_s, None);
+    let loads = table(&document, ExploreSweep::Load);
+    let schedulers = ["alone", "nice 19", "SCHED_IDLE", "harvest"];
+    let expected: Vec<String> = ["3", "20"]
+        .iter()
+        .flat_map(|load| schedulers.map(|it| format!("{load}, {it}")))
+        .collect();
+    assert_eq!(names(loads), expected);
+    for row in &loads.rows {
+        let load = if row.setting.starts_with("3,") {
+            3.0
+        } else {
+            20.0
+        };
+        assert_eq!(row.at, Some(load), "{row:#?}");
+        // Permission for scheduling classes depends on the machine.
+        if row.series.as_deref() != Some("SCHED_IDLE") {
+            is_sound(row, 1);
+        }
+    }
+}
+
+#[test]
+fn the_first_run_has_the_load_in_its_arguments() {
+    let Some(scavenger) = scavenger() else { return };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command
+        .args(["harvest", "explore", "--machine"])
+        .arg(machine());
+    command.args(["--loads", "0.5,40", "--scavenger"]);
+    command.arg(format!("{} work", scavenger.display()));
+    command.args([
+        "--",
+        "sh",
+        "-c",
+        "echo at {load}; test {load} != 40 || exit 3",
+    ]);
+    let left = finish(&mut command, room.path());
+    assert_eq!(left.end, Ok(3), "{left:#?}");
+    assert_eq!(left.stdout, "at 0.5\n");
+    let why = "fails by itself at load 40 (exit code 3): nothing was explored";
+    assert!(left.stderr.contains(why), "{left:#?}");
+}
+
+#[test]
 fn a_plan_that_was_given_leaves_no_overhead_to_vary() {
     let Some((_, document)) = explored("--sweep overhead --pairs 1") else {
         return;
@@ -266,8 +330,44 @@ fn invalid_options_are_refused_before_any_run() {
         (["--json", "/no/such/f.json"], 1, "there is no directory"),
         (["--plan", "/no/such.json"], 1, "cannot read"),
         (["--requests", "a b"], 2, "neither"),
+        (["--sweep", "load"], 2, "needs --loads"),
+        (["--loads", "1000,0"], 2, "a load is a number above 0"),
+        (
+            ["--loads", "1000"],
+            2,
+            "no argument of the command has {load}",
+        ),
     ] {
         complains(&words, code, part);
+    }
+    for (sweep, loads, part) in [
+        ("kernel", "1000", "--loads needs --sweep load"),
+        ("load,kernel", "1000", "no other sweep goes with it"),
+    ] {
+        complains(&["--sweep", sweep, "--loads", loads], 2, part);
+    }
+}
+
+#[test]
+fn loads_that_contradict_the_command_are_refused_before_any_run() {
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    for (words, part) in [
+        (vec!["--loads", "1000"], "needs --scavenger"),
+        (
+            vec!["--loads", "10,1e1", "--scavenger", "true"],
+            "--loads has 1e1 twice",
+        ),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+        command
+            .args(["harvest", "explore", "--machine"])
+            .arg(machine());
+        command.args(&words).args(["--", "echo", "{load}"]);
+        let left = finish(&mut command, room.path());
+        assert_eq!(left.end, Ok(2), "{left:#?}");
+        assert_eq!(left.stdout, "", "{words:?}: it was run");
+        assert!(left.stderr.contains(part), "{words:?}: {left:#?}");
+        assert_eq!(left.stderr.trim_end().lines().count(), 1, "{left:#?}");
     }
 }
 

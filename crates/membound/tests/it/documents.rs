@@ -184,7 +184,8 @@ fn every_exploration_of_the_page_has_its_tables() {
     let explorations = explorations();
     assert!(explorations.len() >= 8, "{explorations:?}");
     for command in explorations {
-        let words = "explore --pairs 1 --profile-s 0.2 --machine machine.json --json f.json";
+        let words =
+            "explore --pairs 1 --bounds 200 --profile-s 0.2 --machine machine.json --json f.json";
         let line = format!("harvest {}", command.replacen("explore", words, 1));
         let finished = membound.run(&line);
         assert_eq!(finished.code, Some(0), "{line}: {finished:?}");

@@ -1,5 +1,7 @@
 //! A sentence below each table of an exploration; differences are stated only if intervals do not overlap.
 
+mod crossed;
+
 use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
 
 use super::{change, has_figures, times, with_interval};
@@ -20,6 +22,8 @@ pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> Strin
         ExploreSweep::Chases => at_once(&rows),
         ExploreSweep::Kernel => schedulers(explore, &rows),
         ExploreSweep::Slo => objectives(&rows),
+        ExploreSweep::Load => crossed::loads(explore, &rows),
+        ExploreSweep::PartsByDistance => crossed::parts_by_distance(explore, &rows),
     }
 }
 
@@ -286,13 +290,31 @@ fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
         1 => format!("{verdict}, by one round"),
         _ => verdict.to_owned(),
     };
+    let smt = others.iter().find(|row| row.setting == "SMT");
+    let of_smt = smt.and_then(|smt| share_of_smt(harvest, smt));
     format!(
-        "{verdict}. {measure}: harvest {} ({}){}{}.",
+        "{verdict}. {measure}: harvest {} ({}){}{}.{}",
         formatted(own),
         short(harvest),
         if compared.is_empty() { "" } else { ", " },
-        compared.join(", ")
+        compared.join(", "),
+        of_smt.unwrap_or_default()
     )
+}
+
+/// Sentence about the harvest's work as a share of that on the core's second hardware thread.
+fn share_of_smt(harvest: &ExploreRow, smt: &ExploreRow) -> Option<String> {
+    let (own, smt) = (harvest.work?, smt.work.filter(|work| work.low > 0.0)?);
+    let share = ExploreFigure {
+        value: own.value / smt.value,
+        low: own.low / smt.high,
+        high: own.high / smt.low,
+    };
+    Some(format!(
+        " In the harvest scavengers get {} of the work done that they get done on the core's other hardware \
+         thread.",
+        with_interval(share, units::percent)
+    ))
 }
 
 /// Effect on the primary, for use after another figure.

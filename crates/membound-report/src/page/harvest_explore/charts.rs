@@ -92,6 +92,21 @@ const ALL: Drawn = Drawn {
     format: units::seconds,
 };
 
+const P95_NS: Drawn = Drawn {
+    title: "Latency of its requests",
+    label: "p95",
+    of: |row| row.p95_ns,
+    factor: 1.0,
+    format: units::duration_ns,
+};
+const PRIMARY: Drawn = Drawn {
+    title: "Primary's time",
+    label: "seconds",
+    of: |row| row.primary_s,
+    factor: 1.0,
+    format: units::seconds,
+};
+
 /// All plots of a table.
 pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     let slowdown = if explore.options.requests.is_some() {
@@ -106,6 +121,9 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
             (bars(sweep, slowdown, "% longer than by itself", Extent::Full))
         };
     }
+    if sweep.sweep == ExploreSweep::PartsByDistance {
+        return parts_by_distance(sweep, slowdown);
+    }
     html! { div.pair { (pairs(explore, sweep, slowdown)) } }
 }
 
@@ -116,11 +134,13 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, slowdown: Drawn) -> Ma
         ExploreSweep::Distance => over_time(sweep, slowdown, "distance"),
         ExploreSweep::Overhead => over_share(sweep, slowdown),
         ExploreSweep::Slo => over_time(sweep, slowdown, "objective"),
-        ExploreSweep::Parts => html! {},
+        ExploreSweep::Parts | ExploreSweep::PartsByDistance => html! {},
+        ExploreSweep::Load => over_load(explore, sweep),
         ExploreSweep::Kernel => html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Half))
             (bars(sweep, slowdown, "% longer than by itself", Extent::Half))
             (bars(sweep, WORK, "% of their work by themselves", Extent::Half))
+            (work_against_slowdown(sweep, slowdown).markup())
         },
         ExploreSweep::Periods => {
             let axis = axis("time between two samples, ms", Scale::Log10, units::compact);
@@ -159,6 +179,142 @@ fn over_share(sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
     html! { (longer.markup()) (work.markup()) (fast.markup()) (loads.markup()) }
 }
 
+/// Latency and work of scavengers over the load, a curve for each scheduler.
+fn over_load(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
+    let x = || axis("load", Scale::Linear, units::compact);
+    let takes = match explore.options.requests {
+        Some(_) => {
+            let mut takes = crossed(sweep, P95_NS, x(), "95th percentile", Extent::Half);
+            takes.y.format = units::short_duration_ns;
+            takes
+        }
+        None => crossed(sweep, PRIMARY, x(), "seconds", Extent::Half),
+    };
+    let work = crossed(
+        sweep,
+        WORK,
+        x(),
+        "% of their work by themselves",
+        Extent::Half,
+    );
+    html! { (takes.markup()) (work.markup()) }
+}
+
+/// Effect on the primary and work of scavengers over the distance, a curve for each part left out. Curves
+/// that do not differ from the harvest with all parts are hidden at first.
+fn parts_by_distance(sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
+    let x = || axis("distance", Scale::Log10, units::short_duration_ns);
+    let chart = |drawn: Drawn, y: &str| {
+        let mut chart = crossed(sweep, drawn, x(), y, Extent::Full);
+        for curve in &mut chart.series {
+            curve.shown = is_compared(&curve.label) || differs(sweep, drawn, &curve.label);
+        }
+        chart.markup()
+    };
+    html! {
+        (chart(slowdown, "% longer than by itself"))
+        (chart(WORK, "% of their work by themselves"))
+    }
+}
+
+/// True for the curves that all others are compared with.
+fn is_compared(series: &str) -> bool {
+    ["nothing", "yield costs"].contains(&series)
+}
+
+/// True if a figure of a series differs anywhere from the one with all parts.
+fn differs(sweep: &ExploredSweep, drawn: Drawn, series: &str) -> bool {
+    let of = |name: &str, at: Option<f64>| {
+        let mut rows = sweep.rows.iter();
+        let row = rows.find(|row| row.series.as_deref() == Some(name) && row.at == at);
+        row.and_then(drawn.of)
+    };
+    sweep.rows.iter().any(|row| {
+        let pair = of(series, row.at).zip(of("nothing", row.at));
+        pair.is_some_and(|(without, all)| !facts::overlap(without, all))
+    })
+}
+
+/// Rows that cross two settings, as a curve for each value of the second.
+fn crossed(sweep: &ExploredSweep, drawn: Drawn, x: Axis, y: &str, extent: Extent) -> Chart {
+    let curve = |(index, name): (usize, &str)| {
+        let rows = sweep.rows.iter();
+        let rows = rows.filter(|row| row.series.as_deref() == Some(name));
+        Series {
+            label: name.to_owned(),
+            look: Look::category(index),
+            shown: true,
+            points: points(rows, &drawn, &x),
+        }
+    };
+    let series = facts::series(sweep).into_iter().enumerate().map(curve);
+    Chart {
+        id: format!("{}-{}", sweep.sweep, drawn.slug()),
+        title: format!("{}.", drawn.title),
+        reading: READING.to_owned(),
+        extent,
+        rules: Vec::new(),
+        y: axis(y, Scale::Linear, units::compact),
+        series: series.filter(|curve| !curve.points.is_empty()).collect(),
+        x,
+        marks: Vec::new(),
+        end_labels: false,
+    }
+}
+
+/// Schedulers as points: work of scavengers over the effect on the primary.
+fn work_against_slowdown(sweep: &ExploredSweep, slowdown: Drawn) -> Chart {
+    let x = axis("% longer than by itself", Scale::Linear, units::compact);
+    let point = |row: &ExploreRow| {
+        let (longer, work) = ((slowdown.of)(row)?, row.work?);
+        Some(Point {
+            x: longer.value * slowdown.factor,
+            y: work.value * WORK.factor,
+            interval: interval(work, WORK.factor),
+            tip: format!(
+                "{}: {} {}, {} {}",
+                row.setting,
+                slowdown.label,
+                facts::with_interval(longer, slowdown.format),
+                WORK.label,
+                facts::with_interval(work, WORK.format)
+            ),
+            hollow: false,
+        })
+    };
+    // One after another, scavengers do nothing while the primary runs.
+    let together = sweep
+        .rows
+        .iter()
+        .filter(|row| row.setting != "one after another");
+    let points = together.filter_map(|row| Some((row, point(row)?)));
+    let series = points.enumerate().map(|(index, (row, point))| Series {
+        label: row.setting.clone(),
+        look: Look::category(index),
+        shown: true,
+        points: vec![point],
+    });
+    Chart {
+        id: format!("{}-work-against-{}", sweep.sweep, slowdown.slug()),
+        title: format!("{} against the scavengers' work.", slowdown.title),
+        reading: "Further up and left is better.".to_owned(),
+        extent: Extent::Half,
+        rules: Vec::new(),
+        series: series.collect(),
+        x,
+        y: axis(
+            "% of their work by themselves",
+            Scale::Linear,
+            units::compact,
+        ),
+        marks: Vec::new(),
+        end_labels: false,
+    }
+}
+
+/// How to read a chart of curves.
+const READING: &str = "The band is what rounds differ by.";
+
 fn axis(title: &str, scale: Scale, format: fn(f64) -> String) -> Axis {
     Axis {
         title: title.to_owned(),
@@ -176,7 +332,7 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
             label: drawn.label.to_owned(),
             look: Look::category(index),
             shown: true,
-            points: points(sweep, drawn, &x),
+            points: points(sweep.rows.iter(), drawn, &x),
         })
         .collect();
     let without = sweep
@@ -196,7 +352,7 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
     Chart {
         id: format!("{}-{}", sweep.sweep, drawn[0].slug()),
         title: format!("{}.", drawn[0].title),
-        reading: "The band is what rounds differ by.".to_owned(),
+        reading: READING.to_owned(),
         rules: rules.collect(),
         x,
         y: axis(y, Scale::Linear, units::compact),
@@ -205,7 +361,7 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
     }
 }
 
-fn points(sweep: &ExploredSweep, drawn: &Drawn, x: &Axis) -> Vec<Point> {
+fn points<'a>(rows: impl Iterator<Item = &'a ExploreRow>, drawn: &Drawn, x: &Axis) -> Vec<Point> {
     let point = |row: &ExploreRow| {
         let (at, figure) = (row.at?, (drawn.of)(row)?);
         Some(Point {
@@ -221,7 +377,7 @@ fn points(sweep: &ExploredSweep, drawn: &Drawn, x: &Axis) -> Vec<Point> {
             hollow: false,
         })
     };
-    let mut points: Vec<Point> = sweep.rows.iter().filter_map(point).collect();
+    let mut points: Vec<Point> = rows.filter_map(point).collect();
     points.sort_by(|a, b| a.x.total_cmp(&b.x));
     points
 }
@@ -270,7 +426,10 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
         .iter()
         .filter_map(|row| Some((row, (drawn.of)(row)?)))
         .collect();
-    let crowded = rows.len() > 8;
+    let crowded = match extent {
+        Extent::Full => rows.len() > 8,
+        Extent::Half => rows.len() > 5,
+    };
     let group = |(index, (row, figure)): (usize, &(&ExploreRow, ExploreFigure))| {
         let name = row.setting.clone();
         // Labels of many rows alternate between two lines, so that they do not overlap.

@@ -8,6 +8,7 @@ use clap::Args;
 use membound_launch::RequestsBy;
 use membound_types::{ExploreSweep, IdlePolicy};
 
+use super::loads::Load;
 use crate::harvest::option_values::{bound, percent, requests};
 use crate::profile::args::seconds;
 
@@ -35,12 +36,19 @@ pub(crate) struct ExploreArgs {
     /// scavenger's yields), overhead (CPU time that yields may cost where loads hit, which decides how
     /// many loads yield), parts (of a yield, each left out in turn), periods (of the profile), chases
     /// (1, 2, 4, 6, 8 programs at once), kernel (the kernel's scheduling), slo (objectives of latency;
-    /// needs --requests) [default: all that apply].
+    /// needs --requests), load (the command's load, under the kernel's scheduling and in a harvest; needs
+    /// --loads), parts-by-distance (each part left out at each distance) [default: all that apply, without
+    /// the last two].
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub(crate) sweep: Vec<ExploreSweep>,
-    /// Bounds and distances, in nanoseconds or `none` [default: 50,100,200,500,1000,none].
+    /// Bounds and distances, in nanoseconds or `none` [default: 50,100,200,500,1000,none; with
+    /// parts-by-distance 50,200,1000].
     #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = bound_or_none)]
     pub(crate) bounds: Vec<BoundNs>,
+    /// Loads for `--sweep load`, as numbers: each replaces `{load}` in the command's arguments. The command
+    /// is profiled at the largest.
+    #[arg(long, value_name = "L", value_delimiter = ',', value_parser = str::parse::<Load>)]
+    pub(crate) loads: Vec<Load>,
     /// Maximum costs of yields, as shares of the CPU time [default: 0.2%,1%,2%,5%,10%,20%].
     #[arg(long, value_name = "P%", value_delimiter = ',', value_parser = percent)]
     pub(crate) overheads: Vec<f64>,

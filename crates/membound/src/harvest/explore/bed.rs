@@ -23,6 +23,7 @@ const MAX_TIME_FACTOR: f64 = 20.0;
 const EXTRA_TIME: Duration = Duration::from_secs(60);
 
 /// Inputs that all settings share.
+#[derive(Clone)]
 pub(super) struct TestBench<'a> {
     /// Path of membound's own executable.
     pub(super) membound: PathBuf,

@@ -1,7 +1,7 @@
 //! Everything that is done before the first setting is run. Requests that cannot work are refused here, the
 //! cheapest checks first.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::args::ExploreArgs;
 use super::bed::{self, AloneRuns, Baseline, TestBench};
 use super::children::{self, EndFailure};
+use super::loads::{self, Load};
 use super::profiles::{Plans, Profiler, Source};
 use crate::harvest::plans::{self, PlanWithOrigin};
 use crate::harvest::programs::texts;
@@ -33,17 +34,25 @@ pub(super) struct Prepared<'a> {
     pub(super) json: Option<Target>,
     pub(super) html: Option<Target>,
     pub(super) sweeps: Vec<ExploreSweep>,
-    pub(super) bench: TestBench<'a>,
+    /// The programs at each load in ascending order; one entry without loads.
+    pub(super) cases: Vec<Case<'a>>,
     pub(super) plans: Plans<'a>,
-    pub(super) known: AloneRuns,
-    /// Times of the first runs of the programs by themselves.
-    pub(super) first: Baseline,
     /// The SMT sibling of the CPU that all programs share.
     pub(super) sibling: Option<CpuId>,
     pub(super) info: MachineInfo,
     pub(super) notes: Vec<String>,
     /// Directory of all temporary files, removed with this value.
     _scratch: TempDir,
+}
+
+/// The programs with one load on the primary.
+pub(super) struct Case<'a> {
+    /// `None` without `--loads`.
+    pub(super) load: Option<Load>,
+    pub(super) bench: TestBench<'a>,
+    pub(super) known: AloneRuns,
+    /// Times of the first runs of the programs by themselves.
+    pub(super) first: Baseline,
 }
 
 /// Nothing is explored; holds the exit code.
@@ -59,28 +68,41 @@ struct Checked {
     scavengers: Vec<Program>,
     lines: Vec<String>,
     given: Vec<(std::path::PathBuf, PlanWithOrigin)>,
+    loads: Vec<Load>,
 }
 
-impl Prepared<'_> {
+impl<'a> Prepared<'a> {
+    /// The programs at the largest load, which the primary is profiled with.
+    pub(super) fn main_case(&self) -> &Case<'a> {
+        main_case(&self.cases)
+    }
+
     /// The options of the request as the document records them.
     pub(super) fn options(&self, args: &ExploreArgs) -> ExploreOptions {
-        let words = |wanted: &Program| texts(&wanted.words);
+        let bench = &self.main_case().bench;
+        let scavengers = bench.scavengers.iter();
+        let loads = self.cases.iter().filter_map(|case| case.load.as_ref());
         ExploreOptions {
-            command: words(&self.bench.primary),
-            scavengers: self.bench.scavengers.iter().map(words).collect(),
-            own_scavenger: self.bench.own_scavenger,
+            command: texts(&args.command),
+            scavengers: scavengers.map(|it| texts(&it.words)).collect(),
+            own_scavenger: bench.own_scavenger,
             copies: args.copies,
             idle: args.idle,
             pairs: args.pairs,
-            on_cpu: self.bench.cpu,
-            requests: self.bench.requests.clone(),
+            on_cpu: bench.cpu,
+            requests: bench.requests.clone(),
             plans: args
                 .plan
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect(),
+            loads: loads.map(|load| load.text.clone()).collect(),
         }
     }
+}
+
+fn main_case<'c, 'a>(cases: &'c [Case<'a>]) -> &'c Case<'a> {
+    cases.last().expect("there is a case without loads, too")
 }
 
 /// Checks the request, then runs and profiles each program once.
@@ -123,29 +145,30 @@ pub(super) fn all<'a>(
         requests: args.requests.as_ref().map(ToString::to_string),
         cancel,
     };
-    let (known, mut first, mut notes) = match by_themselves(&bench) {
+    let cpu = bench.cpu;
+    let (mut cases, mut notes) = match by_themselves(&bench, &checked.loads) {
         Ok(found) => found,
         Err(stop) => return Ok(Err(stop)),
     };
-    let plans = sources(args, &bench, &checked.given, &mut notes);
-    if bench.requests.is_some() {
-        match bench.alone_p95_ns(&known, &plans) {
-            Ok(ns) => first.p95_ns = Some(ns),
+    let plans = sources(args, &main_case(&cases).bench, &checked.given, &mut notes);
+    if let Some(case) = cases.last_mut()
+        && case.bench.requests.is_some()
+    {
+        match case.bench.alone_p95_ns(&case.known, &plans) {
+            Ok(ns) => case.first.p95_ns = Some(ns),
             Err(why) => notes.push(format!("requests without scavengers: {why}")),
         }
     }
-    let has_bench_cpu = |core: &&Vec<CpuId>| core.contains(&bench.cpu);
+    let has_bench_cpu = |core: &&Vec<CpuId>| core.contains(&cpu);
     let core = info.cpu.smt_siblings.iter().find(has_bench_cpu).cloned();
     let mut others = core.into_iter().flatten();
-    let sibling = others.find(|cpu| *cpu != bench.cpu && info.cpu.allowed.contains(cpu));
+    let sibling = others.find(|other| *other != cpu && info.cpu.allowed.contains(other));
     Ok(Ok(Prepared {
         json: checked.json,
         html: checked.html,
         sweeps: checked.sweeps,
-        bench,
+        cases,
         plans,
-        known,
-        first,
         sibling,
         info,
         notes,
@@ -155,6 +178,7 @@ pub(super) fn all<'a>(
 
 fn check(args: &ExploreArgs, primary: Program) -> anyhow::Result<Checked> {
     let sweeps = sweeps(args).map_err(Usage)?;
+    let loads = loads::of_request(args, &sweeps).map_err(Usage)?;
     let cpu = cpu(args)?;
     let json = args.json.as_deref().map(Target::open).transpose()?;
     let html = args.html.as_deref().map(Target::page).transpose()?;
@@ -182,14 +206,22 @@ fn check(args: &ExploreArgs, primary: Program) -> anyhow::Result<Checked> {
         scavengers,
         lines,
         given,
+        loads,
     })
 }
 
 /// The requested tables without duplicates.
 fn sweeps(args: &ExploreArgs) -> Result<Vec<ExploreSweep>, String> {
     let applies = |sweep: &ExploreSweep| *sweep != ExploreSweep::Slo || args.requests.is_some();
+    if args.sweep.is_empty() && !args.loads.is_empty() {
+        return Ok(vec![ExploreSweep::Load]);
+    }
     if args.sweep.is_empty() {
-        return Ok(ExploreSweep::ALL.into_iter().filter(applies).collect());
+        // The others need loads, or take as long as all of these together.
+        let is_default =
+            |it: &ExploreSweep| !matches!(it, ExploreSweep::Load | ExploreSweep::PartsByDistance);
+        let all = ExploreSweep::ALL.into_iter().filter(is_default);
+        return Ok(all.filter(applies).collect());
     }
     if !args.sweep.iter().all(applies) {
         return Err("--sweep slo needs --requests, which says what a request is".to_owned());
@@ -225,25 +257,21 @@ fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
     Ok(vec![line])
 }
 
-/// Runs each program by itself, the primary with our stdout and stderr.
-fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<String>), Stop> {
-    let (primary_end, primary_s) = bench.first().map_err(stopped)?;
-    if !primary_end.success() {
-        let how = children::describe_end(primary_end);
-        output::complain(&format!(
-            "the program fails by itself ({how}): nothing was explored"
-        ));
-        let code = primary_end.code().and_then(|code| u8::try_from(code).ok());
-        return Err(Stop(ExitCode::from(code.unwrap_or(1))));
-    }
+/// Runs each program by itself, the primary once at each load and the first time with our stdout and stderr.
+fn by_themselves<'a>(
+    bench: &TestBench<'a>,
+    loads: &[Load],
+) -> Result<(Vec<Case<'a>>, Vec<String>), Stop> {
+    let primaries = primaries(bench, loads)?;
+    let longest_s = primaries.iter().map(|it| it.alone_s).fold(0.0, f64::max);
     let mut notes = Vec::new();
     let mut ends = Vec::new();
     let mut each = Vec::new();
-    let patience = Duration::from_secs_f64(primary_s * ENDLESS_TIME_FACTOR).max(MIN_ENDLESS_TIME);
+    let patience = Duration::from_secs_f64(longest_s * ENDLESS_TIME_FACTOR).max(MIN_ENDLESS_TIME);
     for scavenger in &bench.scavengers {
         if bench.own_scavenger {
-            ends.push(Some(primary_end));
-            each.push(primary_s);
+            ends.push(primaries.first().map(|it| it.end));
+            each.push(longest_s);
             continue;
         }
         match bench.run_alone(scavenger, Some(bench.cpu), patience) {
@@ -264,18 +292,70 @@ fn by_themselves(bench: &TestBench<'_>) -> Result<(AloneRuns, Baseline, Vec<Stri
         }
     }
     let sum: f64 = each.iter().sum::<f64>() * f64::from(bench.copies);
-    let known = AloneRuns {
-        limit: bed::limit(primary_s + sum),
-        primary_end,
-        scavenger_ends: ends,
+    let case = |primary: AlonePrimary<'a>| {
+        let known = AloneRuns {
+            limit: bed::limit(primary.alone_s + sum),
+            primary_end: primary.end,
+            scavenger_ends: ends.clone(),
+        };
+        let first = Baseline {
+            primary_s: primary.alone_s,
+            scavengers_s: known.all_end().then_some(sum),
+            first_s: each.first().copied(),
+            ..Baseline::default()
+        };
+        Case {
+            load: primary.load,
+            bench: primary.bench,
+            known,
+            first,
+        }
     };
-    let first = Baseline {
-        primary_s,
-        scavengers_s: known.all_end().then_some(sum),
-        first_s: each.first().copied(),
-        ..Baseline::default()
+    Ok((primaries.into_iter().map(case).collect(), notes))
+}
+
+/// The primary with one load, and its first run by itself.
+struct AlonePrimary<'a> {
+    load: Option<Load>,
+    bench: TestBench<'a>,
+    end: ExitStatus,
+    alone_s: f64,
+}
+
+/// Runs the primary by itself, once with each load.
+fn primaries<'a>(bench: &TestBench<'a>, loads: &[Load]) -> Result<Vec<AlonePrimary<'a>>, Stop> {
+    let loads: Vec<Option<&Load>> = match loads {
+        [] => vec![None],
+        loads => loads.iter().map(Some).collect(),
     };
-    Ok((known, first, notes))
+    let mut primaries = Vec::new();
+    for load in loads {
+        let mut bench = bench.clone();
+        if let Some(load) = load {
+            bench.primary = loads::with_load(&bench.primary, load);
+        }
+        let ran = match primaries.is_empty() {
+            true => bench.first(),
+            false => bench.run_alone(&bench.primary, Some(bench.cpu), Duration::MAX),
+        };
+        let (end, alone_s) = ran.map_err(stopped)?;
+        if !end.success() {
+            let how = children::describe_end(end);
+            let at = load.map_or_else(String::new, |load| format!(" at load {}", load.text));
+            output::complain(&format!(
+                "the program fails by itself{at} ({how}): nothing was explored"
+            ));
+            let code = end.code().and_then(|code| u8::try_from(code).ok());
+            return Err(Stop(ExitCode::from(code.unwrap_or(1))));
+        }
+        primaries.push(AlonePrimary {
+            load: load.cloned(),
+            bench,
+            end,
+            alone_s,
+        });
+    }
+    Ok(primaries)
 }
 
 /// Says why nothing was measured.
@@ -367,11 +447,15 @@ mod tests {
     #[test]
     fn tables_are_all_that_apply_or_those_asked_for() {
         let found = |words: &[&str]| sweeps(&args(words));
-        assert_eq!(found(&["true"]).unwrap().len(), ExploreSweep::ALL.len() - 1);
+        assert_eq!(found(&["true"]).unwrap().len(), ExploreSweep::ALL.len() - 3);
         assert_eq!(found(&["--requests", "sockets", "true"]).unwrap().len(), 8);
         assert_eq!(
             found(&["--sweep", "kernel,bound,kernel", "true"]).unwrap(),
             [ExploreSweep::Kernel, ExploreSweep::Bound]
+        );
+        assert_eq!(
+            found(&["--loads", "1,2", "true"]).unwrap(),
+            [ExploreSweep::Load]
         );
         let refused = found(&["--sweep", "slo", "true"]).unwrap_err();
         assert!(refused.contains("--requests"), "{refused}");

@@ -33,6 +33,7 @@ pub(super) fn row(setting: &Setting, runs: Vec<ExploreRun>) -> ExploreRow {
     ExploreRow {
         setting: setting.name.clone(),
         at: setting.at,
+        series: setting.series.clone(),
         failed,
         primary_s: figure(&runs, |run| run.primary_s),
         slowdown: figure(&runs, slowdown),
@@ -125,6 +126,8 @@ mod tests {
         let setting = Setting {
             name: "any".to_owned(),
             at: Some(1.0),
+            series: None,
+            load: 0,
             scheduling: Scheduling::Harvest(Harvesting::default()),
         };
         row(&setting, runs)

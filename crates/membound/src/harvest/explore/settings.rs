@@ -5,6 +5,7 @@ use std::time::Duration;
 use membound_types::{CpuId, ExploreSweep, HarvestPart};
 
 use super::args::BoundNs;
+use super::loads::Load;
 
 /// Default bounds and distances, in nanoseconds; `None`: none.
 const BOUNDS_NS: [Option<f64>; 6] = [
@@ -14,6 +15,16 @@ const BOUNDS_NS: [Option<f64>; 6] = [
     Some(500.0),
     Some(1000.0),
     None,
+];
+/// Default distances where parts are left out at each, in nanoseconds: the shortest and the longest that
+/// differ, and one between. Each takes a run for every part.
+const PARTS_DISTANCES_NS: [Option<f64>; 3] = [Some(50.0), Some(200.0), Some(1000.0)];
+/// Parts that lower the cost of a yield. Without them, a yield saves every register, at each iteration.
+const YIELD_COST_PARTS: [HarvestPart; 4] = [
+    HarvestPart::Liveness,
+    HarvestPart::Vectors,
+    HarvestPart::Loops,
+    HarvestPart::LoopSaves,
 ];
 /// Default limits of the overhead of yields, as shares of the CPU time.
 const OVERHEAD_SHARES: [f64; 6] = [0.002, 0.01, 0.02, DEFAULT_OVERHEAD_SHARE, 0.1, 0.2];
@@ -81,6 +92,10 @@ pub(super) enum Scheduling {
 pub(super) struct Setting {
     pub(super) name: String,
     pub(super) at: Option<f64>,
+    /// The line of a plot that it belongs to, in tables that cross two settings.
+    pub(super) series: Option<String>,
+    /// Index of the load on the primary; 0 without loads.
+    pub(super) load: usize,
     pub(super) scheduling: Scheduling,
 }
 
@@ -89,8 +104,15 @@ impl Setting {
         Self {
             name: name.into(),
             at,
+            series: None,
+            load: 0,
             scheduling,
         }
+    }
+
+    /// Key of a run: settings with the same key share one run per round.
+    pub(super) fn key(&self) -> String {
+        format!("{} {:?}", self.load, self.scheduling)
     }
 
     fn harvest(name: impl Into<String>, at: Option<f64>, how: Harvesting) -> Self {
@@ -99,11 +121,6 @@ impl Setting {
 }
 
 impl Scheduling {
-    /// Key of a run: settings with the same key share one run per round.
-    pub(super) fn key(&self) -> String {
-        format!("{self:?}")
-    }
-
     /// Rough duration in seconds, where the primary takes `primary_s` by itself and all scavengers take
     /// `scavengers_s`.
     pub(super) fn estimate_s(&self, primary_s: f64, scavengers_s: f64) -> f64 {
@@ -138,6 +155,7 @@ pub(super) struct SweepInputs {
     pub(super) sibling: Option<CpuId>,
     /// The 95th percentile of request durations without scavengers.
     pub(super) alone_p95_ns: Option<f64>,
+    pub(super) loads: Vec<Load>,
 }
 
 /// The rows of a table.
@@ -151,6 +169,8 @@ pub(super) fn of_sweep(sweep: ExploreSweep, inputs: &SweepInputs) -> Vec<Setting
         ExploreSweep::Chases => at_once(),
         ExploreSweep::Kernel => schedulers(inputs),
         ExploreSweep::Slo => objectives(inputs),
+        ExploreSweep::Load => loads(inputs),
+        ExploreSweep::PartsByDistance => parts_by_distance(inputs),
     }
 }
 
@@ -178,18 +198,53 @@ fn bounds(inputs: &SweepInputs) -> Vec<Setting> {
 
 fn distances(inputs: &SweepInputs) -> Vec<Setting> {
     let setting = |distance_ns: Option<f64>| {
-        let without = match distance_ns {
-            Some(_) => Vec::new(),
-            None => vec![HarvestPart::Distance],
-        };
-        let how = Harvesting {
+        Setting::harvest(
+            ns_name(distance_ns),
             distance_ns,
-            without,
-            ..Harvesting::default()
-        };
-        Setting::harvest(ns_name(distance_ns), distance_ns, how)
+            at_distance(distance_ns, &[]),
+        )
     };
     bounds_ns(inputs).into_iter().map(setting).collect()
+}
+
+/// A harvest with this distance between a scavenger's yields (`None`: any) and without some parts.
+fn at_distance(distance_ns: Option<f64>, without: &[HarvestPart]) -> Harvesting {
+    let any = distance_ns.is_none().then_some(HarvestPart::Distance);
+    Harvesting {
+        distance_ns,
+        without: any.into_iter().chain(without.iter().copied()).collect(),
+        ..Harvesting::default()
+    }
+}
+
+/// Each part left out at each distance, and all parts that lower the cost of a yield.
+fn parts_by_distance(inputs: &SweepInputs) -> Vec<Setting> {
+    // Without the first the distance has no effect, and without the second no scavenger runs.
+    let varies = |part: &HarvestPart| !matches!(part, HarvestPart::Distance | HarvestPart::Switch);
+    let each = HarvestPart::ALL.into_iter().filter(varies);
+    let left_out: Vec<(&str, Vec<HarvestPart>)> = [("nothing", Vec::new())]
+        .into_iter()
+        .chain(each.map(|part| (part.name(), vec![part])))
+        .chain([("yield costs", YIELD_COST_PARTS.to_vec())])
+        .collect();
+    let distances = match inputs.bounds.is_empty() {
+        true => PARTS_DISTANCES_NS.to_vec(),
+        false => bounds_ns(inputs),
+    };
+    let setting = |distance_ns: Option<f64>, (name, parts): &(&str, Vec<HarvestPart>)| Setting {
+        series: Some((*name).to_owned()),
+        ..Setting::harvest(
+            format!("{}, {name}", ns_name(distance_ns)),
+            distance_ns,
+            at_distance(distance_ns, parts),
+        )
+    };
+    let at = |distance_ns| {
+        left_out
+            .iter()
+            .map(move |parts| setting(distance_ns, parts))
+    };
+    distances.into_iter().flat_map(at).collect()
 }
 
 fn overheads(inputs: &SweepInputs) -> Vec<Setting> {
@@ -261,19 +316,42 @@ fn at_once() -> Vec<Setting> {
     PROGRAM_COUNTS.map(setting).to_vec()
 }
 
+/// Scavengers as processes with the lowest weight that a normal process can have.
+const NICE_19: Scheduling = Scheduling::Kernel(&["nice", "-n", "19"]);
+/// Scavengers as processes that run only where no other process wants the CPU, nearly.
+const SCHED_IDLE: Scheduling = Scheduling::Kernel(&["chrt", "--idle", "0"]);
+
 fn schedulers(inputs: &SweepInputs) -> Vec<Setting> {
     vec![
         Setting::new("alone", None, Scheduling::Alone),
         Setting::new("one after another", None, Scheduling::OneAfterAnother),
-        Setting::new("nice 19", None, Scheduling::Kernel(&["nice", "-n", "19"])),
-        Setting::new(
-            "SCHED_IDLE",
-            None,
-            Scheduling::Kernel(&["chrt", "--idle", "0"]),
-        ),
+        Setting::new("nice 19", None, NICE_19),
+        Setting::new("SCHED_IDLE", None, SCHED_IDLE),
         Setting::new("SMT", None, Scheduling::Sibling(inputs.sibling)),
         Setting::harvest("harvest", None, Harvesting::default()),
     ]
+}
+
+/// Each load under each of several schedulers.
+fn loads(inputs: &SweepInputs) -> Vec<Setting> {
+    let schedulers = [
+        ("alone", Scheduling::Alone),
+        ("nice 19", NICE_19),
+        ("SCHED_IDLE", SCHED_IDLE),
+        ("harvest", Scheduling::Harvest(Harvesting::default())),
+    ];
+    let setting =
+        |(index, load): (usize, &Load), (name, scheduling): &(&str, Scheduling)| Setting {
+            series: Some((*name).to_owned()),
+            load: index,
+            ..Setting::new(
+                format!("{}, {name}", load.text),
+                Some(load.value),
+                scheduling.clone(),
+            )
+        };
+    let at = |load| schedulers.iter().map(move |of| setting(load, of));
+    inputs.loads.iter().enumerate().flat_map(at).collect()
 }
 
 fn objectives(inputs: &SweepInputs) -> Vec<Setting> {
@@ -293,6 +371,8 @@ fn objectives(inputs: &SweepInputs) -> Vec<Setting> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn inputs() -> SweepInputs {
@@ -301,6 +381,7 @@ mod tests {
             overheads: Vec::new(),
             sibling: None,
             alone_p95_ns: None,
+            loads: Vec::new(),
         }
     }
 
@@ -315,10 +396,15 @@ mod tests {
         assert_eq!(rows(ExploreSweep::Chases), 5);
         assert_eq!(rows(ExploreSweep::Kernel), 6);
         assert_eq!(rows(ExploreSweep::Slo), 0);
+        assert_eq!(rows(ExploreSweep::Load), 0);
+        // All parts but two, "nothing" and "yield costs", at three distances.
+        let lines = HarvestPart::ALL.len() - 2 + 2;
+        assert_eq!(rows(ExploreSweep::PartsByDistance), 3 * lines);
         let complete_inputs = SweepInputs {
             alone_p95_ns: Some(1000.0),
             bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
             overheads: vec![0.003, 0.07],
+            loads: ["1000", "2e3"].map(|text| text.parse().unwrap()).to_vec(),
             ..inputs()
         };
         let names = |sweep| -> Vec<String> {
@@ -327,6 +413,19 @@ mod tests {
         };
         assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
         assert_eq!(names(ExploreSweep::Overhead), ["0.3 %", "7 %"]);
+        assert_eq!(
+            names(ExploreSweep::Load),
+            [
+                "1000, alone",
+                "1000, nice 19",
+                "1000, SCHED_IDLE",
+                "1000, harvest",
+                "2e3, alone",
+                "2e3, nice 19",
+                "2e3, SCHED_IDLE",
+                "2e3, harvest",
+            ]
+        );
         assert_eq!(
             of_sweep(ExploreSweep::Slo, &complete_inputs)[1].at,
             Some(1250.0)
@@ -338,7 +437,7 @@ mod tests {
         let key = |sweep, name: &str| {
             let rows = of_sweep(sweep, &inputs()).into_iter();
             let found = rows.into_iter().find(|setting| setting.name == name);
-            found.unwrap().scheduling.key()
+            found.unwrap().key()
         };
         let usual = key(ExploreSweep::Kernel, "harvest");
         assert_eq!(usual, key(ExploreSweep::Bound, "none"));
@@ -350,5 +449,36 @@ mod tests {
             key(ExploreSweep::Distance, "none"),
             key(ExploreSweep::Parts, "distance")
         );
+        assert_eq!(
+            key(ExploreSweep::Distance, "200 ns"),
+            key(ExploreSweep::PartsByDistance, "200 ns, nothing")
+        );
+    }
+
+    #[test]
+    fn the_same_scheduler_at_another_load_is_another_run() {
+        let inputs = SweepInputs {
+            loads: ["1", "2"].map(|text| text.parse().unwrap()).to_vec(),
+            ..inputs()
+        };
+        let keys: BTreeSet<String> = of_sweep(ExploreSweep::Load, &inputs)
+            .iter()
+            .map(Setting::key)
+            .collect();
+        assert_eq!(keys.len(), 8);
+    }
+
+    #[test]
+    fn yield_costs_left_out_are_all_parts_that_lower_them() {
+        let rows = of_sweep(ExploreSweep::PartsByDistance, &inputs());
+        let last = rows.last().unwrap();
+        assert_eq!(
+            (last.name.as_str(), last.at),
+            ("1000 ns, yield costs", Some(1000.0))
+        );
+        let Scheduling::Harvest(how) = &last.scheduling else {
+            panic!("{last:?}");
+        };
+        assert_eq!(how.without, YIELD_COST_PARTS);
     }
 }
