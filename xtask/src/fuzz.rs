@@ -4,12 +4,13 @@
 //! the coverage instrumentation that it needs, requested by code generation options instead of the
 //! unstable `-Zsanitizer`. Without a sanitizer only panics, failed assertions, hangs and excessive
 //! memory are found, which is all that safe code can do wrong. Every run begins with the inputs of
-//! `fuzz/kept`, which is part of the repository. Failing inputs are written to `fuzz/artifacts`, and inputs that reached
-//! new code to `fuzz/corpus`.
+//! `fuzz/kept`, which is part of the repository. Failing inputs are written to `fuzz/artifacts`, and
+//! inputs that reached new code to `fuzz/corpus`.
 
 mod kept;
 mod runs;
 mod seeds;
+mod target;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 
 use self::runs::Job;
-use self::seeds::Form;
+use self::target::Target;
 use crate::run::{cargo, on_path, program, root, succeed};
 
 /// Arguments of `fuzz`.
@@ -41,90 +42,6 @@ pub(crate) struct Args {
 const CI_SECONDS: u32 = 60;
 /// Fuzzers that run at the same time there: eight targets take four minutes.
 const CI_JOBS: usize = 2;
-
-/// A fuzzer under `fuzz/targets`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Target {
-    /// Every file that `model fit` reads.
-    Input,
-    /// Topology files.
-    Topology,
-    /// Executables and shared objects, down to their blocks.
-    Elf,
-    /// Code, without a file around it.
-    Decode,
-    /// Plans for any code, and what is placed of them.
-    Planner,
-    /// The bytes of plans.
-    Plan,
-    /// Executables' names, lines and rules for unwinding.
-    Symbols,
-    /// Recordings of other profilers.
-    Import,
-}
-
-impl Target {
-    const ALL: [Self; 8] = [
-        Self::Input,
-        Self::Topology,
-        Self::Elf,
-        Self::Decode,
-        Self::Planner,
-        Self::Plan,
-        Self::Symbols,
-        Self::Import,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Topology => "topology",
-            Self::Elf => "elf",
-            Self::Decode => "decode",
-            Self::Planner => "planner",
-            Self::Plan => "plan",
-            Self::Symbols => "symbols",
-            Self::Import => "import",
-        }
-    }
-
-    /// Directory with the initial inputs of the fuzzer.
-    fn seeds(self) -> Result<PathBuf> {
-        match self {
-            Self::Input => Ok(root().join("crates/membound-input/tests/data")),
-            Self::Topology => Ok(root().join("crates/membound-model/topologies")),
-            Self::Elf => seeds::built(Form::Files),
-            Self::Decode | Self::Planner => seeds::built(Form::Code),
-            Self::Plan => seeds::built(Form::Plans),
-            Self::Symbols => seeds::built(Form::Debug),
-            Self::Import => seeds::recordings(),
-        }
-    }
-
-    /// Dictionary of the format's words, which a fuzzer would take long to find.
-    fn dictionary(self) -> PathBuf {
-        let name = match self {
-            Self::Input => "input",
-            Self::Topology => "topology",
-            Self::Elf | Self::Symbols => "elf",
-            // Most of a plan is code.
-            Self::Decode | Self::Planner | Self::Plan => "code",
-            Self::Import => "import",
-        };
-        root().join(format!("fuzz/{name}.dict"))
-    }
-
-    /// Longest input in bytes.
-    const fn longest(self) -> u32 {
-        match self {
-            Self::Input | Self::Import => 16_384,
-            Self::Topology => 4_096,
-            Self::Elf => 32_768,
-            Self::Decode | Self::Planner => 1_024,
-            Self::Plan | Self::Symbols => 65_536,
-        }
-    }
-}
 
 /// Instrumentation that guides libFuzzer: a counter at every edge, and the operands of comparisons.
 const INSTRUMENTATION: [&str; 5] = [
@@ -156,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Step of `cargo xtask ci`.
+/// Step of `cargo xtask ci --fuzz`.
 pub(crate) fn check() -> Result<()> {
     fuzz(&Target::ALL, &build()?, CI_SECONDS, CI_JOBS)
 }
@@ -219,14 +136,9 @@ fn fuzz(targets: &[Target], built: &Path, seconds: u32, jobs: usize) -> Result<(
     )
 }
 
-/// Directory to which a fuzzer adds inputs.
-fn corpus(target: Target) -> PathBuf {
-    root().join("fuzz/corpus").join(target.name())
-}
-
 fn job(target: Target, built: &Path, seconds: u32) -> Result<Job> {
     let name = target.name();
-    let corpus = corpus(target);
+    let corpus = target.corpus();
     let kept = kept::directory(target);
     let artifacts = root().join("fuzz/artifacts").join(name);
     for directory in [&corpus, &kept, &artifacts] {
@@ -249,26 +161,4 @@ fn job(target: Target, built: &Path, seconds: u32) -> Result<Job> {
         command,
         log: root().join(format!("target/fuzz/{name}.log")),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_target_has_a_source_and_a_dictionary() {
-        for target in Target::ALL {
-            let source = root().join(format!("fuzz/targets/{}.rs", target.name()));
-            assert!(source.is_file(), "{}", source.display());
-            assert!(target.dictionary().is_file(), "{target:?}");
-        }
-    }
-
-    #[test]
-    fn the_text_formats_have_seeds() {
-        for target in [Target::Input, Target::Topology] {
-            let seeds = target.seeds().unwrap();
-            assert!(fs::read_dir(&seeds).unwrap().count() > 0, "{target:?}");
-        }
-    }
 }

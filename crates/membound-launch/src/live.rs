@@ -112,10 +112,12 @@ impl Bell {
 
     /// The word at `offset`, a multiple of 4 below the length of the page.
     fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset % 4 == 0 && offset < DOORBELL_BYTES);
-        // SAFETY: the page is mapped as long as `self` lives, the word is aligned and inside, and all
-        // processes that map it use its words only as atomic counters.
-        unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast::<u8>().add(offset).cast()) }
+        assert!(offset.is_multiple_of(4) && offset < DOORBELL_BYTES);
+        // SAFETY: the sum lies in the page, which is mapped as long as `self` lives.
+        let word = unsafe { self.page.as_mut_ptr().add(offset) };
+        // SAFETY: the word is aligned, and all processes that map the page use its words only as atomic
+        // counters.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
     }
 }
 

@@ -39,7 +39,7 @@ mod tests {
         ] {
             let at = own_word(pid);
             assert!(
-                at % 4 == 0 && at >= 4 && at + 4 <= DOORBELL_BYTES,
+                at.is_multiple_of(4) && at >= 4 && at + 4 <= DOORBELL_BYTES,
                 "{pid}: {at}"
             );
             assert_eq!(waking_bits(pid).count_ones(), 1);

@@ -241,7 +241,10 @@ impl<'a> Scope<'a> {
                 part.push(tree);
             }
         }
-        self.part_found(names, &part);
+        // A comma may end the last name.
+        if !part.is_empty() {
+            self.part_found(names, &part);
+        }
     }
 
     /// Handles one of the names in such a group.

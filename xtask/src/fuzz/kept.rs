@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::Target;
+use super::target::Target;
 use crate::run::{program, root, say, succeed};
 
 /// Most bytes that are kept for a target.
@@ -28,7 +28,7 @@ pub(super) fn directory(target: Target) -> PathBuf {
 pub(super) fn write(target: Target, built: &Path) -> Result<()> {
     let name = target.name();
     let kept = directory(target);
-    let corpus = super::corpus(target);
+    let corpus = target.corpus();
     for directory in [&kept, &corpus] {
         fs::create_dir_all(directory).with_context(|| unusable(directory))?;
     }

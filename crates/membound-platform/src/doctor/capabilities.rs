@@ -12,9 +12,12 @@ use CapabilityState::{Absent, Full, Reduced};
 const MIB2: u64 = 2 << 20;
 const GIB1: u64 = 1 << 30;
 
+/// Judges one capability by the facts.
+type Judge = fn(&Facts<'_>) -> Capability;
+
 /// All capabilities.
 pub(super) fn all(facts: &Facts<'_>) -> Vec<Capability> {
-    let capabilities: [(&str, fn(&Facts<'_>) -> Capability); 17] = [
+    let capabilities: [(&str, Judge); 17] = [
         ("timing", timing),
         ("steadiness", steadiness),
         ("latency", latency),

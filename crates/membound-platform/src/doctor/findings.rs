@@ -13,9 +13,12 @@ use super::words::{count, percent, rate, short};
 use crate::counters::{PmuKind, paranoid};
 use crate::{cgroup, frequency, hypervisor, list, msr};
 
+/// Makes the findings of one group from the facts.
+type Group = fn(&Facts<'_>) -> Vec<Finding>;
+
 /// All findings.
 pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
-    let groups: [(&str, fn(&Facts<'_>) -> Vec<Finding>); 9] = [
+    let groups: [(&str, Group); 9] = [
         ("processor", processor),
         ("caches as declared", caches),
         ("memory", memory_group),

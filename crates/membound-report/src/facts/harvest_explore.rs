@@ -274,6 +274,15 @@ pub(crate) fn corunners(explore: &HarvestExplore) -> String {
     each.join(", ")
 }
 
+/// Effect on the primary, for use after another figure.
+pub(crate) fn short(row: &ExploreRow) -> String {
+    match (row.p95_change, row.slowdown) {
+        (Some(longer), _) => format!("p95 {}", with_interval(longer, change)),
+        (None, Some(slower)) => format!("primary {}", with_interval(slower, change)),
+        (None, None) => "primary not known".to_owned(),
+    }
+}
+
 /// Formats a median with its interval if rounds differ.
 pub(crate) fn with_interval(figure: ExploreFigure, format: fn(f64) -> String) -> String {
     let [value, low, high] = [figure.value, figure.low, figure.high].map(format);

@@ -152,10 +152,11 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.table(&table);
     more(out, run.scavengers.len(), MAX_SCAVENGERS, "scavenger");
-    for counted in [facts::passes(run), facts::left_otherwise(run)] {
-        if let Some(line) = counted {
-            out.line(&line);
-        }
+    for line in facts::passes(run)
+        .into_iter()
+        .chain(facts::left_otherwise(run))
+    {
+        out.line(&line);
     }
     let has_reason = |it: &&Scavenger| it.reason.is_some();
     for it in run

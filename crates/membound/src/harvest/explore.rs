@@ -4,6 +4,7 @@
 pub(crate) mod args;
 mod bed;
 mod children;
+mod load;
 mod loads;
 mod prepare;
 mod profiles;

@@ -4,7 +4,7 @@ mod crossed;
 
 use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
 
-use super::{change, has_figures, times, with_interval};
+use super::{change, has_figures, short, times, with_interval};
 use crate::units;
 
 /// Sentence below a table.
@@ -315,15 +315,6 @@ fn share_of_smt(harvest: &ExploreRow, smt: &ExploreRow) -> Option<String> {
          thread.",
         with_interval(share, units::percent)
     ))
-}
-
-/// Effect on the primary, for use after another figure.
-fn short(row: &ExploreRow) -> String {
-    match (row.p95_change, row.slowdown) {
-        (Some(longer), _) => format!("p95 {}", with_interval(longer, change)),
-        (None, Some(slower)) => format!("primary {}", with_interval(slower, change)),
-        (None, None) => "primary not known".to_owned(),
-    }
 }
 
 fn objectives(rows: &[&ExploreRow]) -> String {

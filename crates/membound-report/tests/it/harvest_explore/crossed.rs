@@ -118,7 +118,7 @@ fn curves(explore: &HarvestExplore, id: &str) -> Vec<Curve> {
                 curves.push((element.attribute("data-n").to_owned(), 0, true));
             }
             "text" | "div" => is_in_curve = false,
-            "use" if is_in_curve => curves.last_mut().unwrap().1 += 1,
+            "use" if is_in_curve => curves.last_mut().expect("a curve has begun").1 += 1,
             "button" if element.has_class("key") => {
                 let label = element.text.trim();
                 let curve = curves.iter_mut().find(|curve| curve.0 == label);

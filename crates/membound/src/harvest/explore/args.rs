@@ -8,7 +8,7 @@ use clap::Args;
 use membound_launch::RequestsBy;
 use membound_types::{ExploreSweep, IdlePolicy};
 
-use super::loads::Load;
+use super::load::Load;
 use crate::harvest::option_values::{bound, percent, requests};
 use crate::profile::args::seconds;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use membound_types::{CpuId, ExploreSweep, HarvestPart};
 
 use super::args::BoundNs;
-use super::loads::Load;
+use super::load::Load;
 
 /// Default bounds and distances, in nanoseconds; `None`: none.
 const BOUNDS_NS: [Option<f64>; 6] = [

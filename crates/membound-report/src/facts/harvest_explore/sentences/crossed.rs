@@ -2,8 +2,7 @@
 
 use membound_types::{ExploreRow, HarvestExplore};
 
-use super::{short, with_interval};
-use crate::facts::harvest_explore::{longer, overlap};
+use crate::facts::harvest_explore::{longer, overlap, short, with_interval};
 use crate::units;
 
 /// The row of a series among rows with the same number.
