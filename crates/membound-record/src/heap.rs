@@ -4,8 +4,10 @@
 //! was missed, and ends it.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
+use membound_platform::{Root, memory};
 use membound_run::ObjectId;
 use rustc_hash::FxHashMap;
 
@@ -30,6 +32,8 @@ pub(crate) struct HeapBlock {
     pub(crate) t_ns: u64,
     /// Number of allocations that this sampled one represents.
     pub(crate) weight: f32,
+    /// True if it only reserves addresses: its bytes do not count as live ones.
+    is_reservation: bool,
     /// Number of its object, once an access fell into it.
     pub(crate) object: Option<ObjectId>,
 }
@@ -107,9 +111,12 @@ impl Heap {
             self.unkept += 1;
             return;
         }
-        totals.live_bytes += bytes;
-        totals.peak_bytes = totals.peak_bytes.max(totals.live_bytes);
-        self.live.note((event.chain, event.function), t_ns, totals);
+        let is_reservation = is_reservation(event.size, machine_bytes());
+        if !is_reservation {
+            totals.live_bytes += bytes;
+            totals.peak_bytes = totals.peak_bytes.max(totals.live_bytes);
+            self.live.note((event.chain, event.function), t_ns, totals);
+        }
         let block = HeapBlock {
             size: event.size,
             chain: event.chain,
@@ -117,6 +124,7 @@ impl Heap {
             thread: event.thread,
             t_ns,
             weight: event.weight,
+            is_reservation,
             object: None,
         };
         map.insert(event.address, block);
@@ -127,8 +135,10 @@ impl Heap {
         let whole = bytes >= block.size;
         if let Some(totals) = self.totals.get_mut(&(block.chain, block.function)) {
             let weight = f64::from(block.weight);
-            totals.live_bytes -= bytes as f64 * weight;
-            self.live.note((block.chain, block.function), t_ns, totals);
+            if !block.is_reservation {
+                totals.live_bytes -= bytes as f64 * weight;
+                self.live.note((block.chain, block.function), t_ns, totals);
+            }
             if whole {
                 totals.freed += weight;
                 totals.lifetime_ns += t_ns.saturating_sub(block.t_ns) as f64 * weight;
@@ -169,6 +179,18 @@ impl Heap {
         // Blocks of an allocator whose memory is gone are gone too.
         self.free_overlapped(start, size, t_ns, ended);
     }
+}
+
+/// True if a block of `size` bytes is larger than the memory of the machine (0 if not known): databases and
+/// runtimes reserve terabytes of addresses, of which they use a part.
+const fn is_reservation(size: u64, machine_bytes: u64) -> bool {
+    machine_bytes > 0 && size > machine_bytes
+}
+
+/// Memory of this machine in bytes; 0 if it cannot be read.
+fn machine_bytes() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| memory::total_bytes(&Root::system()))
 }
 
 fn at(map: &mut BTreeMap<u64, HeapBlock>, address: u64) -> Option<(u64, &mut HeapBlock)> {
@@ -265,6 +287,31 @@ mod tests {
             (totals.bytes, totals.live_bytes, totals.peak_bytes),
             (50.0, 0.0, 50.0)
         );
+    }
+
+    #[test]
+    fn what_only_reserves_addresses_is_never_live_memory() {
+        use AllocationFunction::Mmap;
+        const RESERVED: u64 = 1 << 62;
+        assert!(is_reservation(RESERVED, machine_bytes()) || machine_bytes() == 0);
+        assert!(!is_reservation(1 << 30, 1 << 30) && !is_reservation(RESERVED, 0));
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        heap.apply(&allocated(Mmap, 1 << 12, RESERVED), 1, &mut ended);
+        heap.apply(&allocated(Mmap, 1 << 20, 1 << 16), 2, &mut ended);
+        let live = |heap: &Heap| heap.totals[&(3, Mmap)].live_bytes;
+        let expected = if machine_bytes() == 0 {
+            RESERVED as f64
+        } else {
+            65_536.0
+        };
+        assert_eq!(live(&heap), expected);
+        assert!(
+            heap.mapping(1 << 40).is_some(),
+            "accesses there have an object"
+        );
+        heap.apply(&freed(Mmap, 1 << 12, RESERVED), 3, &mut ended);
+        assert_eq!(live(&heap), 0.0);
     }
 
     #[test]

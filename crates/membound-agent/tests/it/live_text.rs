@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use membound_wire::{Action, Command, Event, Protection, Reply, TextEdit, TextMode};
+use membound_wire::{
+    Action, Command, DOORBELL_BYTES, Event, Protection, Reply, TextEdit, TextMode,
+};
 
 use crate::harness::{
     Area, Conversation, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse,
@@ -41,18 +43,19 @@ fn area(program: &Program) -> (Area, TextEdit) {
 
 /// A doorbell that is shared with the agent.
 pub(crate) struct Bell {
-    word: *mut AtomicU32,
+    /// All words of the page.
+    words: *const [AtomicU32; DOORBELL_BYTES / 4],
     file: OwnedFd,
 }
 
 impl Bell {
     fn new() -> Self {
-        let file = memory_file(&[0; 4096]);
+        let file = memory_file(&[0; DOORBELL_BYTES]);
         // SAFETY: a new mapping, placed by the kernel.
         let page = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                4096,
+                DOORBELL_BYTES,
                 rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
                 rustix::mm::MapFlags::SHARED,
                 &file,
@@ -61,7 +64,7 @@ impl Bell {
         }
         .unwrap();
         Self {
-            word: page.cast(),
+            words: page.cast_const().cast(),
             file,
         }
     }
@@ -73,7 +76,7 @@ impl Bell {
             action: Action::Map as u32,
             mode: Protection::READ_WRITE | Protection::SHARED,
             address: DOORBELL,
-            length: 4096,
+            length: DOORBELL_BYTES as u64,
             ..Command::default()
         };
         conversation.done(&map, Some(&bell.file));
@@ -86,11 +89,14 @@ impl Bell {
         bell
     }
 
+    /// Rings for all processes, as the launcher does: their own words first.
     pub(crate) fn ring(&self) {
         // SAFETY: the page stays mapped until the test ends.
-        let word = unsafe { &*self.word };
-        word.fetch_add(1, Ordering::Release);
-        rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1).unwrap();
+        let words = unsafe { &*self.words };
+        for word in words.iter().rev() {
+            word.fetch_add(1, Ordering::Release);
+        }
+        rustix::thread::futex::wake(&words[0], rustix::thread::futex::Flags::empty(), 1).unwrap();
     }
 }
 

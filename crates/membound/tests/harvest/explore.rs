@@ -156,10 +156,10 @@ fn each_load_replaces_the_placeholder_and_has_every_scheduler() {
     };
     let room = tempfile::tempdir().expect("there is room for a directory");
     let json = room.path().join("explore.json");
-    let mut command = Harvest::of(&program, "flags")
+    let plans = Harvest::of(&program, "flags")
         .with(&scavenger, "work")
-        .options("--sweep load --loads 20,3 --pairs 1")
-        .command_of("explore");
+        .options("--sweep load --loads 20,3 --pairs 1");
+    let mut command = plans.command_of("explore");
     // The program takes no load, so it stands where the program ignores it.
     command.arg("--json").arg(&json).arg("--").arg(&program);
     let left = finish(command.args(["flags", "{load}"]), room.path());
