@@ -75,8 +75,6 @@ pub struct Harvested {
     pub interrupted: u64,
     /// Scavengers that were called out of a time slice that did not end.
     pub overdue: u64,
-    /// Times that a time slice passed on to another scavenger instead of back to the command.
-    pub passes: u64,
     /// Time slices in short waits of the command's threads, and the duration of these waits.
     pub waits: Turns,
     /// Time slices that were to be timed, but which scavengers skipped to wait for their own prefetch.
@@ -428,7 +426,6 @@ impl Harvesting {
         harvested.calls = word(offset_of!(ControlPage, calls));
         harvested.interrupted = word(offset_of!(ControlPage, interrupted));
         harvested.overdue = word(offset_of!(ControlPage, overdue));
-        harvested.passes = word(offset_of!(ControlPage, passes));
         harvested.skipped = word(offset_of!(ControlPage, skipped));
         harvested.timed = word(offset_of!(ControlPage, timed));
         harvested.timed_ns = word(offset_of!(ControlPage, timed_ns));

@@ -265,10 +265,6 @@ pub struct HarvestedPrimary {
     pub threads: u64,
     /// Number of time slices: yields at which a scavenger ran.
     pub yields: u64,
-    /// Number of times that a time slice passed on to another scavenger, because going back to the primary
-    /// was too early. Counts every pass of a slice, and slices in short waits too.
-    #[serde(default)]
-    pub passes: u64,
     /// Time in seconds from the start of the run until the first time slice was observed, accurate to some
     /// hundredths; absent without time slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -38,9 +38,8 @@ pub struct Context {
     pub padding: u32,
     /// Miss yields that it has executed: a measure of its progress.
     pub yields: u64,
-    /// Miss yields at which its time slice went on as another context of the ring, because going back to the
-    /// primary was too early.
-    pub passes: u64,
+    /// Reserved, 0.
+    pub rest: u64,
 }
 
 /// Value of [`RunQueue::next`] that names no context: the agent must be asked.
@@ -199,8 +198,6 @@ pub struct ControlPage {
     pub wait_turns: u64,
     /// Duration of these waits, in nanoseconds.
     pub waited_ns: u64,
-    /// Times that a slice of any kind passed on to another context, instead of back to the thread.
-    pub passes: u64,
     /// Slices that were to be timed and were skipped.
     pub skipped: u64,
     /// Slices that were timed.

@@ -4,10 +4,8 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_sync::handover::{AWAY, HOME, Handover, READY};
-use membound_wire::ControlPage;
 
 use super::cpu_share::JudgedCpuTime;
-use super::page::add_to_counter;
 use super::policy::{SCHED_OTHER, schedule};
 use super::thread_slot::{Context, ThreadSlot, Use};
 use crate::{own_signals, sys};
@@ -80,8 +78,6 @@ pub(crate) struct HomeThread {
     pub(super) backs_off_until_ns: AtomicU64,
     /// [`Self::loads`] at the last poll of the monitor thread.
     pub(super) counted_loads: AtomicU64,
-    /// Passes of the context that the control page has already.
-    counted_passes: AtomicU64,
     /// CPU time of its home thread when idle-time execution was last judged.
     pub(super) judged: JudgedCpuTime,
 }
@@ -99,7 +95,6 @@ impl HomeThread {
             kept: AtomicU32::new(0),
             backs_off_until_ns: AtomicU64::new(0),
             counted_loads: AtomicU64::new(0),
-            counted_passes: AtomicU64::new(0),
             judged: JudgedCpuTime::new(),
         }
     }
@@ -167,7 +162,6 @@ impl HomeThread {
     /// The scavenger has ended: frees its thread slot.
     pub(crate) fn clear(&self) {
         self.kept.store(0, Ordering::Release);
-        self.account_for_passes();
         if let Some(slot) = self.slot() {
             // Before the slot is free, since another home thread may take it at once.
             self.slot.store(0, Ordering::Relaxed);
@@ -211,17 +205,6 @@ impl HomeThread {
     pub(super) fn loads(&self, slot: &ThreadSlot) -> u64 {
         let alone = slot.turns.load(Ordering::Relaxed);
         alone.wrapping_add(self.context.yields.load(Ordering::Relaxed))
-    }
-
-    /// Adds the passes since the last call to the control page. Several threads may call it at once: where
-    /// one has read an older count than another, the sums wrap around and are right again in the end.
-    pub(super) fn account_for_passes(&self) {
-        let passes = self.context.passes.load(Ordering::Relaxed);
-        let counted = self.counted_passes.swap(passes, Ordering::Relaxed);
-        if passes != counted {
-            let new = passes.wrapping_sub(counted);
-            add_to_counter(offset_of!(ControlPage, passes), new);
-        }
     }
 
     /// True if any run queue may take it.

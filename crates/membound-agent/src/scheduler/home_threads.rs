@@ -38,14 +38,8 @@ pub(super) fn poll_all(now_ns: u64, takes: bool) -> bool {
         let counted = home_thread.counted_loads.swap(loads, Ordering::Relaxed);
         let progress = offset_of!(ScavengerRequest, progress);
         scavenger.add(progress, loads.wrapping_sub(counted));
-        home_thread.account_for_passes();
     });
     must_leave
-}
-
-/// Adds to the control page how often slices passed on to another scavenger since the last poll.
-pub(super) fn account_for_passes() {
-    table::visit_home_threads(|_, home_thread| home_thread.account_for_passes());
 }
 
 /// Number of scavengers that could share a run queue now. A scavenger counts if it is in a run queue, is

@@ -164,7 +164,6 @@ pub(super) fn account_for_all() {
             account(slot, cpu_ns, are_admitted());
         }
     }
-    home_threads::account_for_passes();
 }
 
 /// Adds a thread's slices and CPU time since the last call to the control page, without those in short

@@ -45,8 +45,7 @@ pub(crate) struct Context {
     padding: u32,
     /// Written by yields.
     pub(super) yields: AtomicU64,
-    /// Written by yields.
-    pub(super) passes: AtomicU64,
+    rest: u64,
 }
 
 impl Context {
@@ -60,7 +59,7 @@ impl Context {
             skipped: AtomicU32::new(0),
             padding: 0,
             yields: AtomicU64::new(0),
-            passes: AtomicU64::new(0),
+            rest: 0,
         }
     }
 
@@ -163,7 +162,6 @@ const _: () = assert!(
         && offset_of!(Context, next) == offset_of!(WireContext, next)
         && offset_of!(Context, fs) == offset_of!(WireContext, fs)
         && offset_of!(Context, yields) == offset_of!(WireContext, yields)
-        && offset_of!(Context, passes) == offset_of!(WireContext, passes)
         && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
         && offset_of!(Context, skipped) == offset_of!(WireContext, skipped)
         && offset_of!(ThreadSlot, owner) == offset_of!(RunQueue, owner)

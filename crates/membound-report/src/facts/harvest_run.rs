@@ -216,24 +216,6 @@ pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
     })
 }
 
-/// Says how often time slices passed on to another scavenger; `None` if none did.
-pub(crate) fn passes(run: &HarvestRun) -> Option<String> {
-    let HarvestedPrimary { passes, yields, .. } = run.primary;
-    let each = match yields {
-        0 => String::new(),
-        yields => format!(
-            " ({} a slice)",
-            units::compact(passes as f64 / yields as f64)
-        ),
-    };
-    (passes > 0).then(|| {
-        format!(
-            "Time slices passed on to another scavenger {} times{each}, where going back was too early.",
-            units::count(passes)
-        )
-    })
-}
-
 /// Formats a share so that a small positive share does not become 0.
 pub(crate) fn some_percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 {

@@ -152,11 +152,8 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.table(&table);
     more(out, run.scavengers.len(), MAX_SCAVENGERS, "scavenger");
-    for line in facts::passes(run)
-        .into_iter()
-        .chain(facts::left_otherwise(run))
-    {
-        out.line(&line);
+    if let Some(left) = facts::left_otherwise(run) {
+        out.line(&left);
     }
     let has_reason = |it: &&Scavenger| it.reason.is_some();
     for it in run

@@ -364,8 +364,6 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
-        // In the line that parking has just written.
-        increment_at(writer.out, at(Gpr::RAX, offset_of!(Context, passes)));
         store_run_queue(writer.out, offset_of!(RunQueue, current), Gpr::RCX);
         let next_rounding = at(Gpr::RCX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], next_rounding));

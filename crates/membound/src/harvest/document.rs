@@ -201,7 +201,6 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             cpu_s: primary_cpu_s,
             threads: harvested.threads,
             yields: harvested.with.count,
-            passes: harvested.passes,
             first_turn_s: facts.observed.first_turn.map(|after| after.as_secs_f64()),
             slowdown,
             slowdown_low: interval.map(|(low, _)| low),

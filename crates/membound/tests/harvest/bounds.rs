@@ -37,19 +37,6 @@ fn scavengers_that_miss_skip_slices_only_where_slices_are_too_long() {
 }
 
 #[test]
-fn slices_pass_on_to_other_scavengers_only_where_there_are_some() {
-    for (copies, passes) in [(1, false), (3, true)] {
-        let options = format!("--copies {copies} --per-thread {copies}");
-        let Some(harvested) = run_with_scavenger("forever", &options) else {
-            return;
-        };
-        let primary = &harvested.document.primary;
-        assert!(primary.yields > 0, "{primary:#?}");
-        assert_eq!(primary.passes > 0, passes, "{copies}: {primary:#?}");
-    }
-}
-
-#[test]
 fn a_scavenger_that_stops_yielding_is_interrupted() {
     // By then its turns are seldom looked at.
     let Some(harvested) = run_with_scavenger("late", "") else {

@@ -118,7 +118,6 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
             }
         }
         (omitted_rows(all.len()))
-        @if let Some(passes) = facts::passes(run) { p { (passes) } }
         @if let Some(left) = facts::left_otherwise(run) { p { (left) } }
         @for it in all.iter().filter(reasons).take(MAX_ROWS) {
             p.missing { (facts::scavenger(it, all)) " " (it.state) ": " (it.reason.as_deref().unwrap_or_default()) }

@@ -225,7 +225,6 @@ pub(crate) fn full() -> HarvestRun {
             cpu_s: 11.8,
             threads: 2,
             yields: 41_200_000,
-            passes: 9_888_000,
             first_turn_s: Some(0.04),
             slowdown: Some(0.018),
             slowdown_low: Some(0.012),

@@ -323,20 +323,6 @@ fn the_ring_is_read_after_parking() {
 }
 
 #[test]
-fn only_a_yield_that_goes_on_as_the_next_context_counts_a_pass() {
-    let (cost, own_base) = (1, false);
-    let pass = format!("inc qword ptr [rax+{:X}h]", offset_of!(Context, passes));
-    let lines = written(Yield::Miss { cost, own_base });
-    assert_eq!(count(&lines, &pass), 1, "{lines:#?}");
-    // Not where the slice began with the next context, so that it ends.
-    let before = &lines[position(&lines, &pass) - 1];
-    assert!(before.starts_with("je "), "{lines:#?}");
-    for kind in [Yield::Primary, Yield::Bound { cost, own_base }] {
-        assert_eq!(count(&written(kind), &pass), 0, "{kind:?}");
-    }
-}
-
-#[test]
 fn a_resumed_context_is_no_longer_parked() {
     let lines = written(Yield::Primary);
     let offset = offset_of!(Context, resume);
