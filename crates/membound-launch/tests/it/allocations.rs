@@ -12,7 +12,7 @@ use membound_launch::{
     Options, Report,
 };
 use membound_rewrite::patch::{self, Body, Hooks};
-use membound_testkit::skipped;
+use membound_testkit::{inconclusive, skipped};
 
 use crate::fixture::{Fixture, busy, could_be_patched};
 
@@ -373,6 +373,10 @@ fn long_jumps_out_of_wrapped_functions_leave_nothing_behind() {
     }
     assert_eq!(out, "early\njumps 300\n");
     let kept = keep.kept();
+    if kept.sampled > 0 {
+        inconclusive("events were read so late that only some blocks were reported");
+        return;
+    }
     let of_pool = |action| {
         let events = kept.events.iter();
         let of_pool = events.filter(move |(_, event)| {
