@@ -154,7 +154,7 @@ fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
     for table in ["objects", "latency"] {
         let why = gap(&run.profile, table);
         assert!(
-            why.is_some_and(|why| why.contains("setuid")),
+            why.is_some_and(|why| why.contains("with other rights")),
             "{table}: {why:?}\n{}",
             run.show()
         );
