@@ -185,7 +185,7 @@ mod tests {
     fn functions_that_are_studied_once_say_what_their_code_says() {
         let (module, start) = own_code();
         // Backwards, and with samples that tell registers.
-        let leaves = (0..4000).rev().map(|at| {
+        let leaves = (0..16_000).rev().map(|at| {
             let mut leaf = leaf(at, &module, start + u64::from(at));
             leaf.samples.push(LeafSample {
                 sample: at as usize,
