@@ -13,7 +13,7 @@ use std::time::Instant;
 use membound_analyze::{NoSources, Options, Thresholds, analyze, compare};
 use membound_run::{
     Access, Attribution, Executions, Frame, FrameId, Location, Meta, Module, ModuleId, ModuleKind,
-    Object, ObjectId, ObjectKind, Process, ProcessId, RunData, Sample, Site, SiteId, SiteKind,
+    Object, ObjectClass, ObjectId, Process, ProcessId, RunData, Sample, Site, SiteId, SiteKind,
     Stack, StackId, Thread, ThreadId,
 };
 
@@ -224,7 +224,7 @@ fn objects(run: &mut RunData) {
     for index in 0..OBJECTS {
         let chain = index % CHAINS;
         run.objects.push(Object {
-            kind: ObjectKind::Heap,
+            kind: ObjectClass::Heap,
             process: ProcessId(0),
             address: 0x7f00_0000_0000 + u64::from(index) * OBJECT_BYTES,
             size_bytes: OBJECT_BYTES,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use membound_run::{
-    FrameId, LiveBytes, ObjectId, ObjectKind, ProcessId, RunData, StackId, ThreadId,
+    FrameId, LiveBytes, ObjectClass, ObjectId, ProcessId, RunData, StackId, ThreadId,
 };
 use rustc_hash::FxHashMap;
 
@@ -34,7 +34,7 @@ pub(crate) struct Groups {
     /// Group of each object, by [`ObjectId`].
     of_object: Vec<GroupId>,
     /// Groups of the call chains in [`RunData::live`].
-    of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
+    of_live: FxHashMap<(ObjectClass, StackId), GroupId>,
     /// Groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes, sorted.
     most_allocated: Vec<GroupId>,
 }
@@ -46,9 +46,9 @@ struct ChainId(u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum GroupKey<'a> {
     /// Allocated by a call chain.
-    Chain(ObjectKind, ChainId),
+    Chain(ObjectClass, ChainId),
     /// Allocated by an unknown call chain.
-    Named(ObjectKind, &'a str),
+    Named(ObjectClass, &'a str),
     /// Variable: by module and address in it, or by its address in a process.
     Global(&'a str, Option<membound_run::ModuleId>, u64),
     Stack(ProcessId, Option<ThreadId>),
@@ -61,17 +61,17 @@ impl Groups {
     /// Groups the objects of `run`.
     pub(crate) fn new(run: &RunData, places: &Places<'_>) -> Self {
         let chains = chains(run, places);
-        let mut groups = vec![Group::new(ObjectKind::Unknown, None)];
+        let mut groups = vec![Group::new(ObjectClass::Unknown, None)];
         let mut ids_by_key: FxHashMap<GroupKey<'_>, GroupId> = FxHashMap::default();
         let mut by_chain: FxHashMap<ChainId, Vec<GroupId>> = FxHashMap::default();
         let mut of_object = Vec::with_capacity(run.objects.len());
         for (index, object) in run.objects.iter().enumerate() {
             let key = match (object.kind, object.stack) {
-                (ObjectKind::Unknown, _) => {
+                (ObjectClass::Unknown, _) => {
                     of_object.push(Self::UNKNOWN);
                     continue;
                 }
-                (ObjectKind::Global, _) => {
+                (ObjectClass::Global, _) => {
                     let mapping = run.mappings.iter().find(|mapping| {
                         mapping.process == object.process
                             && (mapping.start..mapping.end).contains(&object.address)
@@ -83,8 +83,8 @@ impl Groups {
                         object.address.wrapping_sub(bias),
                     )
                 }
-                (ObjectKind::Stack, _) => GroupKey::Stack(object.process, object.thread),
-                (kind @ (ObjectKind::Heap | ObjectKind::Mapped), Some(stack)) => {
+                (ObjectClass::Stack, _) => GroupKey::Stack(object.process, object.thread),
+                (kind @ (ObjectClass::Heap | ObjectClass::Mapped), Some(stack)) => {
                     GroupKey::Chain(kind, chains[stack.index()])
                 }
                 (kind, _) => GroupKey::Named(kind, &object.name),
@@ -101,7 +101,7 @@ impl Groups {
             of_object.push(group);
         }
         // Memory without a recorded access still counts as consumed.
-        let mut of_live: FxHashMap<(ObjectKind, StackId), GroupId> = FxHashMap::default();
+        let mut of_live: FxHashMap<(ObjectClass, StackId), GroupId> = FxHashMap::default();
         for live in &run.live {
             let kind = live_kind(live);
             of_live.entry((kind, live.stack)).or_insert_with(|| {
@@ -136,7 +136,7 @@ impl Groups {
                 .flatten()
             {
                 let group = &mut groups[id.index()];
-                if (group.kind == ObjectKind::Mapped) == mapped {
+                if (group.kind == ObjectClass::Mapped) == mapped {
                     group.blocks += allocations.blocks;
                     if let Some(variance) = allocations.blocks_variance {
                         *group.blocks_variance.get_or_insert(0.0) += variance;
@@ -151,7 +151,8 @@ impl Groups {
         // A lost event may have been a block of any group that has an allocating call chain.
         for group in &mut groups {
             group.count_what_was_seen(run);
-            if matches!(group.kind, ObjectKind::Heap | ObjectKind::Mapped) && group.stack.is_some()
+            if matches!(group.kind, ObjectClass::Heap | ObjectClass::Mapped)
+                && group.stack.is_some()
             {
                 group.lost_events = lost_events;
             }
@@ -189,17 +190,17 @@ impl Groups {
 }
 
 /// Kind of the memory that a call chain allocated: mapped or heap.
-fn live_kind(live: &LiveBytes) -> ObjectKind {
+fn live_kind(live: &LiveBytes) -> ObjectClass {
     if is_mapping(&live.function) {
-        ObjectKind::Mapped
+        ObjectClass::Mapped
     } else {
-        ObjectKind::Heap
+        ObjectClass::Heap
     }
 }
 
 /// Kind and call chain of groups with at least [`MIN_ALLOCATED_SHARE`] of the bytes of their kind, each with
 /// one of the chain's stacks.
-fn most_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId, StackId)> {
+fn most_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectClass, ChainId, StackId)> {
     let mut sums: BTreeMap<(bool, ChainId), (u64, StackId)> = BTreeMap::new();
     let mut all: [u64; 2] = [0; 2];
     for it in &run.allocations {
@@ -216,9 +217,9 @@ fn most_allocated(run: &RunData, chains: &[ChainId]) -> Vec<(ObjectKind, ChainId
         .filter(|((mapped, _), (bytes, _))| is_much(*mapped, *bytes))
         .map(|((mapped, chain), (_, stack))| {
             let kind = if mapped {
-                ObjectKind::Mapped
+                ObjectClass::Mapped
             } else {
-                ObjectKind::Heap
+                ObjectClass::Heap
             };
             (kind, chain, stack)
         })

@@ -1,11 +1,11 @@
 //! Recorded objects that the reader sees as one, with their sizes and counts.
 
-use membound_run::{ObjectId, ObjectKind, RunData, StackId};
+use membound_run::{ObjectClass, ObjectId, RunData, StackId};
 
 /// Recorded objects that the reader sees as one.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    pub kind: ObjectKind,
+    pub kind: ObjectClass,
     /// Recorded objects of the group, in the order of the run.
     pub objects: Vec<ObjectId>,
     /// Call chain of the allocation, taken from the first object.
@@ -27,7 +27,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(kind: ObjectKind, stack: Option<StackId>) -> Self {
+    pub(crate) fn new(kind: ObjectClass, stack: Option<StackId>) -> Self {
         Self {
             kind,
             objects: Vec::new(),
@@ -47,8 +47,8 @@ impl Group {
     /// True if the group may contain blocks that were not recorded because blocks were sampled.
     pub(crate) fn may_hold_unsampled_blocks(&self) -> bool {
         match self.kind {
-            ObjectKind::Unknown => true,
-            ObjectKind::Mapped => self.stack.is_none(),
+            ObjectClass::Unknown => true,
+            ObjectClass::Mapped => self.stack.is_none(),
             _ => false,
         }
     }

@@ -4,7 +4,7 @@
 //! allocator nor to a language's library. Where several chains share that line (a wrapper like `xmalloc`),
 //! the name adds the first caller that distinguishes the chain from all others.
 
-use membound_run::{ObjectKind, RunData};
+use membound_run::{ObjectClass, RunData};
 use rustc_hash::FxHashMap;
 
 use crate::allocation_chain::allocation_chain;
@@ -18,7 +18,7 @@ pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
         .iter()
         .map(|group| {
             group.stack.map_or_else(Vec::new, |stack| {
-                if matches!(group.kind, ObjectKind::Heap | ObjectKind::Mapped) {
+                if matches!(group.kind, ObjectClass::Heap | ObjectClass::Mapped) {
                     labels(run, places, stack)
                 } else {
                     Vec::new()
@@ -114,16 +114,16 @@ fn without_chain(run: &RunData, places: &Places<'_>, group: &Group) -> String {
         }
     };
     match group.kind {
-        ObjectKind::Heap => format!("heap blocks ({})", names::size(group.size_bytes)),
-        ObjectKind::Mapped => format!("mapped memory ({})", names::size(group.size_bytes)),
-        ObjectKind::File => {
+        ObjectClass::Heap => format!("heap blocks ({})", names::size(group.size_bytes)),
+        ObjectClass::Mapped => format!("mapped memory ({})", names::size(group.size_bytes)),
+        ObjectClass::File => {
             if object.name.is_empty() {
                 "mapped file".to_owned()
             } else {
                 names::file_name(&object.name).to_owned()
             }
         }
-        ObjectKind::Global => {
+        ObjectClass::Global => {
             let mapping = run.mappings.iter().find(|mapping| {
                 mapping.process == object.process
                     && (mapping.start..mapping.end).contains(&object.address)
@@ -135,12 +135,12 @@ fn without_chain(run: &RunData, places: &Places<'_>, group: &Group) -> String {
                 format!("data of {}", names::file_name(path))
             })
         }
-        ObjectKind::Stack => match object.thread.map(|id| &run.threads[id.index()]) {
+        ObjectClass::Stack => match object.thread.map(|id| &run.threads[id.index()]) {
             Some(thread) if thread.name.is_empty() => format!("stack of thread {}", thread.tid),
             Some(thread) => format!("stack of {} ({})", thread.name, thread.tid),
             None => named("stack"),
         },
-        ObjectKind::Unknown => "unknown memory".to_owned(),
+        ObjectClass::Unknown => "unknown memory".to_owned(),
     }
 }
 

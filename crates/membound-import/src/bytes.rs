@@ -124,6 +124,18 @@ pub struct Words<'a> {
 }
 
 impl Words<'_> {
+    /// How many numbers there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len() / 8
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The number at a position.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<u64> {
@@ -165,7 +177,7 @@ mod tests {
         assert!(cursor.words(u64::MAX).is_none());
         assert!(cursor.words(4).is_none());
         let words = cursor.words(3).unwrap();
-        assert_eq!(words.iter().count(), 3);
+        assert_eq!((words.len(), words.iter().count()), (3, 3));
         assert_eq!((words.get(2), words.get(3)), (Some(0), None));
         assert!(words.get(usize::MAX).is_none());
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
 use membound_run::{
-    Allocations, LiveBytes, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId,
+    Allocations, LiveBytes, Object, ObjectClass, ObjectId, ProcessId, StackId, ThreadId,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -60,7 +60,7 @@ enum Lies {
     Stack(ThreadId, Range<u64>),
     Module(Arc<CodeModule>, u64),
     Mapping {
-        kind: ObjectKind,
+        kind: ObjectClass,
         range: Range<u64>,
         name: String,
     },
@@ -205,8 +205,8 @@ impl Objects {
             world.threads.of(holder, pid, block.thread, block.t_ns)
         };
         let kind = match block.function {
-            AllocationFunction::Mmap => ObjectKind::Mapped,
-            _ => ObjectKind::Heap,
+            AllocationFunction::Mmap => ObjectClass::Mapped,
+            _ => ObjectClass::Heap,
         };
         let object = Object {
             kind,
@@ -254,7 +254,7 @@ impl Objects {
         let (key, kind, name, range, thread) = match lies {
             Lies::Stack(thread, range) => {
                 let key = Key::Stack(thread, range.end);
-                (key, ObjectKind::Stack, String::new(), range, Some(thread))
+                (key, ObjectClass::Stack, String::new(), range, Some(thread))
             }
             Lies::Module(module, bias) => {
                 let symbols = module.symbols();
@@ -272,7 +272,7 @@ impl Objects {
                 };
                 (
                     Key::Variable(process, range.start),
-                    ObjectKind::Global,
+                    ObjectClass::Global,
                     name,
                     range,
                     None,
@@ -410,11 +410,11 @@ fn look(
         let map = space.mapping(address)?;
         let name = map.name.to_string_lossy().into_owned();
         let kind = if map.file() {
-            ObjectKind::File
+            ObjectClass::File
         } else if map.name.is_empty() {
-            ObjectKind::Mapped
+            ObjectClass::Mapped
         } else {
-            ObjectKind::Unknown
+            ObjectClass::Unknown
         };
         Some(Lies::Mapping {
             kind,
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(objects.at(&world, process, 0x1063, 21), Some(object));
         assert_eq!(objects.at(&world, process, 0x1064, 21), None);
         let row = &objects.take_changed()[&object];
-        assert_eq!((row.kind, row.name.as_str()), (ObjectKind::Heap, "malloc"));
+        assert_eq!((row.kind, row.name.as_str()), (ObjectClass::Heap, "malloc"));
         assert_eq!(
             (row.stack, row.allocated_ns, row.freed_ns),
             (Some(StackId(9)), Some(10), None)
@@ -529,7 +529,7 @@ mod tests {
         let mut objects = Objects::new(Vec::new());
         let variable = VARIABLE.as_ptr() as u64;
         let object = objects.at(&world, process, variable, 1).unwrap();
-        assert_eq!(objects.take_changed()[&object].kind, ObjectKind::Global);
+        assert_eq!(objects.take_changed()[&object].kind, ObjectClass::Global);
         let local = 0_u64;
         let here = &raw const local as u64;
         {
@@ -539,7 +539,7 @@ mod tests {
         }
         let object = objects.at(&world, process, here, 1).unwrap();
         let row = objects.take_changed()[&object].clone();
-        assert_eq!((row.kind, row.size_bytes), (ObjectKind::Stack, 8192));
+        assert_eq!((row.kind, row.size_bytes), (ObjectClass::Stack, 8192));
         assert!(row.thread.is_some());
         assert_eq!(objects.at(&world, process, 8, 1), None);
     }

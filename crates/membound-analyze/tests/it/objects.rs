@@ -1,7 +1,6 @@
 //! Stalls by object: allocating line, figures, and offsets within the object.
 
-use membound_run::{Allocations, Gap, Object, ObjectKind, ProcessId, SiteKind};
-use membound_types::ObjectClass;
+use membound_run::{Allocations, Gap, Object, ObjectClass, ProcessId, SiteKind};
 
 use crate::synthetic::{At, From, Like, Synthetic, Target};
 use crate::{near, views};
@@ -265,11 +264,11 @@ fn every_kind_of_memory_has_a_name() {
         weight: 1.0,
     };
     let stack = program.object(
-        object(ObjectKind::Stack, 0x7ffe_0000_0000, "", Some(main)),
+        object(ObjectClass::Stack, 0x7ffe_0000_0000, "", Some(main)),
         64,
     );
     let file = program.object(
-        object(ObjectKind::File, 0x7fee_0000_0000, "/data/words.txt", None),
+        object(ObjectClass::File, 0x7fee_0000_0000, "/data/words.txt", None),
         64,
     );
     let unknown = Target {

@@ -2,7 +2,7 @@
 
 use membound_analyze::{Extent, Options};
 use membound_run::{
-    Access, Attribution, Executions, FrameId, ObjectId, ObjectKind, RunData, Sample, SiteId,
+    Access, Attribution, Executions, FrameId, ObjectClass, ObjectId, RunData, Sample, SiteId,
     SiteKind, StackId, ThreadId,
 };
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn skeleton(machine: bool) -> RunData {
     let mut run = program.finish();
     run.meta.nodes = 2;
     run.meta.cpu_nodes = vec![0, 1];
-    run.objects[0].kind = ObjectKind::Unknown;
+    run.objects[0].kind = ObjectClass::Unknown;
     run.objects[1].freed_ns = Some(500_000_000);
     if !machine {
         run.meta.machine = None;

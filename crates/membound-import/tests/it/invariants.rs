@@ -24,7 +24,7 @@ fn perf(data: &PerfData<'_>) -> u64 {
                 samples += 1;
                 assert!(sample.event.is_none_or(|event| event < data.events().len()));
                 if let Some(words) = &sample.chain {
-                    assert_eq!(chain(words).count(), words.iter().count());
+                    assert_eq!(chain(words).count(), words.len());
                 }
                 if let Some(registers) = &sample.registers {
                     let found = (0..64).filter(|number| registers.get(*number).is_some());

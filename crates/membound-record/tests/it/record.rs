@@ -8,7 +8,7 @@ use std::time::Duration;
 use membound_launch::{Change, Program};
 use membound_record::{Ended, Options, Over, Recorder, Summary, TimerChoice, Watch};
 use membound_run::{
-    Executions, FrameId, Object, ObjectKind, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
+    Executions, FrameId, Object, ObjectClass, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
 };
 use membound_testkit::skipped;
 
@@ -258,7 +258,7 @@ impl Recorded {
         self.data
             .objects
             .iter()
-            .find(|it| it.kind == ObjectKind::Heap && it.address == range[0])
+            .find(|it| it.kind == ObjectClass::Heap && it.address == range[0])
     }
 }
 

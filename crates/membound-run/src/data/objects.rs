@@ -1,6 +1,6 @@
 //! Objects in memory and the call chains that allocated them.
 
-pub use membound_types::ObjectClass as ObjectKind;
+pub use membound_types::ObjectClass;
 
 use crate::record::record;
 use crate::{ProcessId, StackId, ThreadId};
@@ -10,7 +10,7 @@ record! { "objects", Position, missing "objects" =>
     #[derive(Clone, Debug, PartialEq)]
     pub struct Object {
         /// Kind of memory.
-        pub kind: ObjectKind,
+        pub kind: ObjectClass,
         /// Process that has the object.
         pub process: ProcessId,
         /// First address in the process.

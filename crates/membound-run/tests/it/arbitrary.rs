@@ -16,8 +16,11 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
     RunData::drawn().prop_map(sound)
 }
 
-/// A type of which any value can be drawn.
+/// A type whose values can be drawn at random.
 trait Drawn: Sized {
+    /// A list of these values is shorter than this.
+    const LIST_LENGTH: usize = 12;
+
     fn drawn() -> BoxedStrategy<Self>;
 }
 
@@ -29,14 +32,16 @@ impl<T: Drawn + std::fmt::Debug + 'static> Drawn for Option<T> {
 
 impl<T: Drawn + std::fmt::Debug + 'static> Drawn for Vec<T> {
     fn drawn() -> BoxedStrategy<Self> {
-        vec(T::drawn(), 0..12).boxed()
+        vec(T::drawn(), 0..T::LIST_LENGTH).boxed()
     }
 }
 
-/// Draws values of each type with a strategy.
+/// Draws values of each type with a strategy; `[N]` is the length that its lists stay below.
 macro_rules! values {
-    ($($Type:ty: $strategy:expr,)+) => {$(
+    ($($Type:ty $([$length:literal])?: $strategy:expr,)+) => {$(
         impl Drawn for $Type {
+            $(const LIST_LENGTH: usize = $length;)?
+
             fn drawn() -> BoxedStrategy<Self> {
                 $strategy.boxed()
             }
@@ -46,7 +51,7 @@ macro_rules! values {
 
 values! {
     bool: any::<bool>(),
-    u8: any::<u8>(),
+    u8 [40]: any::<u8>(),
     u16: any::<u16>(),
     u32: any::<u32>(),
     i32: any::<i32>(),
@@ -58,7 +63,7 @@ values! {
         any::<String>(),
         Just("a\0b'\"\u{1F600}".to_owned())
     ],
-    (u16, u64, bool): (any::<u16>(), u64::drawn(), any::<bool>()),
+    (u16, u64, bool) [30]: (any::<u16>(), u64::drawn(), any::<bool>()),
     ProcessId: any::<u32>().prop_map(ProcessId),
     ThreadId: any::<u32>().prop_map(ThreadId),
     ModuleId: any::<u32>().prop_map(ModuleId),
@@ -69,7 +74,7 @@ values! {
     TimerKind: select(&TimerKind::ALL),
     ModuleKind: select(&ModuleKind::ALL),
     SiteKind: select(&SiteKind::ALL),
-    ObjectKind: select(&ObjectKind::ALL),
+    ObjectClass: select(&ObjectClass::ALL),
     AccessSampler: select(&AccessSampler::ALL),
     Operation: select(&Operation::ALL),
     ServedBy: select(&ServedBy::ALL),
@@ -93,10 +98,12 @@ macro_rules! nested {
     ($first:tt $($rest:tt)+) => { ($first, nested!($($rest)+)) };
 }
 
-/// Draws records field by field.
+/// Draws records field by field; `[N]` is the length that their lists stay below.
 macro_rules! records {
-    ($($Type:ident { $($field:ident),+ $(,)? })+) => {$(
+    ($($Type:ident $([$length:literal])? { $($field:ident),+ $(,)? })+) => {$(
         impl Drawn for $Type {
+            $(const LIST_LENGTH: usize = $length;)?
+
             fn drawn() -> BoxedStrategy<Self> {
                 $(let $field = Drawn::drawn();)+
                 let fields = nested!($($field)+);
@@ -122,15 +129,15 @@ records! {
     Thread { process, tid, name, start_ns, end_ns, cpu_ns }
     Module { path, build_id, text_hash, kind }
     Mapping { process, module, start, end, bias, t_ns }
-    Frame { module, address }
-    Stack { parent, frame }
+    Frame [20] { module, address }
+    Stack [20] { parent, frame }
     Site { frame, kind, bytes, text, refused }
     Attribution { frame, site, share, confidence }
-    Sample { t_ns, thread, cpu, stack, weight_ns, address, exact, object }
+    Sample [40] { t_ns, thread, cpu, stack, weight_ns, address, exact, object }
     Executions { site, from_ns, to_ns, count, cpu_ns, least_cpu_ns, most_cpu_ns }
     Laps { site, thread, from_ns, to_ns, count, cpu_ns }
     LoopAround { frame, level, start }
-    Access { t_ns, thread, site, address, ticks, hit, drain, store, object, cpu, node }
+    Access [40] { t_ns, thread, site, address, ticks, hit, drain, store, object, cpu, node }
     Burst { from_ns, to_ns, thread, sites, accesses }
     BlockCount { frame, length, from_ns, to_ns, count }
     Object {

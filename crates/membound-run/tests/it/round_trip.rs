@@ -1,7 +1,7 @@
 //! What is written comes back.
 
 use membound_run::{
-    Error, Meta, Object, ObjectId, ObjectKind, Process, ProcessId, RunData, Thread, ThreadId,
+    Error, Meta, Object, ObjectClass, ObjectId, Process, ProcessId, RunData, Thread, ThreadId,
     Writer, write,
 };
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn rows_with_positions_can_be_written_again() {
         cpu_ns: None,
     };
     let object = |freed_ns| Object {
-        kind: ObjectKind::Heap,
+        kind: ObjectClass::Heap,
         process: ProcessId(0),
         address: 64,
         size_bytes: 64,

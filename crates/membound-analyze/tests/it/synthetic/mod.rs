@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use membound_run::{
     Access, Attribution, Code, Executions, Frame, FrameId, Location, Mapping, Meta, Module,
-    ModuleId, ModuleKind, Object, ObjectId, ObjectKind, Process, ProcessId, RunData, Sample, Site,
+    ModuleId, ModuleKind, Object, ObjectClass, ObjectId, Process, ProcessId, RunData, Sample, Site,
     SiteId, SiteKind, Stack, StackId, Thread, ThreadId,
 };
 
@@ -241,7 +241,7 @@ impl Synthetic {
         self.next_heap += bytes.next_multiple_of(4096) + 4096;
         self.object(
             Object {
-                kind: ObjectKind::Heap,
+                kind: ObjectClass::Heap,
                 process: ProcessId(0),
                 address,
                 size_bytes: bytes,
@@ -272,7 +272,7 @@ impl Synthetic {
         let address = 0x60_0000 + 0x1_0000 * self.run.objects.len() as u64;
         self.object(
             Object {
-                kind: ObjectKind::Global,
+                kind: ObjectClass::Global,
                 process: ProcessId(0),
                 address,
                 size_bytes: bytes,
