@@ -16,7 +16,7 @@ use membound_wire::{
 use crate::conversation::{connect, receive, send, tries};
 use crate::failure::Failure;
 use crate::listen::{
-    DOORBELL, ENDING, Heard, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice, wait,
+    DOORBELL, Doorbell, ENDING, Heard, OWN_TABLE, STARTING, THREAD, mark, set_mark, shorten_slice,
 };
 use crate::memory::{self, bytes_of};
 use crate::scheduler::page;
@@ -321,6 +321,7 @@ extern "C" fn listen(doorbell: usize) -> ! {
     };
     // The launcher counts up from 0, so that a doorbell rung before this thread ran is not missed.
     let mut heard = Heard::default();
+    let doorbell = Doorbell::at(doorbell);
     let mut alone = false;
     loop {
         let pause = room.as_mut().and_then(timers::poll);
@@ -333,10 +334,10 @@ extern "C" fn listen(doorbell: usize) -> ! {
         let pause = pause.map_or(EXIT_CHECK_INTERVAL_NS, |pause| {
             pause.min(EXIT_CHECK_INTERVAL_NS)
         });
-        if !wait(doorbell, heard, pause) {
+        if !doorbell.wait(heard, pause) {
             own_thread::exit(0);
         }
-        let now = Heard::now(doorbell);
+        let now = doorbell.heard();
         if loader::has_changed() {
             // Wait, so that a program that loads one plugin after another causes one report.
             sys::nap(LOADER_PAUSE_NS);

@@ -113,7 +113,16 @@ pub(crate) fn end() {
     }
 }
 
-/// Counts of rings that the control thread has heard.
+/// The doorbell as the control thread of this process sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Doorbell {
+    /// Address of its page.
+    page: usize,
+    /// Number of this process.
+    process: u32,
+}
+
+/// Counts of rings.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Heard {
     /// All rings.
@@ -123,51 +132,59 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// The present counts.
-    pub(crate) fn now(doorbell: usize) -> Self {
-        // SAFETY: the doorbell stays mapped for the session, and the launcher, another process, writes its
-        // words with atomic stores only.
-        let word = |offset: usize| unsafe { AtomicU32::from_ptr((doorbell + offset) as *mut u32) };
-        // The launcher writes the own word first: a ring that is counted here is counted there too.
-        let all = word(0).load(Ordering::Acquire);
-        let own = word(membound_wire::own_word(sys::process())).load(Ordering::Relaxed);
-        Self { all, own }
-    }
-
     /// True if this process was rung for between `earlier` and `self`.
     pub(crate) const fn is_for_us_since(self, earlier: Self) -> bool {
         self.own != earlier.own
     }
 }
 
-/// Waits while no ring follows those `heard`, for `pause` nanoseconds at most. `false` if the doorbell is not
-/// mapped any more.
-pub(crate) fn wait(doorbell: usize, heard: Heard, pause: u64) -> bool {
-    const FUTEX_WAIT_BITSET: usize = 9;
-    const EINTR: u32 = 4;
-    const EAGAIN: u32 = 11;
-    const ETIMEDOUT: u32 = 110;
-    let until = sys::monotonic_ns().saturating_add(pause);
-    let limit = [until / 1_000_000_000, until % 1_000_000_000];
-    let bits = membound_wire::waking_bits(sys::process()) as usize;
-    let limit = (&raw const limit) as usize;
-    // SAFETY: the doorbell stays mapped for the session, and the limit outlives the call.
-    let result = unsafe {
-        call(
-            number::FUTEX,
-            [
-                doorbell,
-                FUTEX_WAIT_BITSET,
-                heard.all as usize,
-                limit,
-                0,
-                bits,
-            ],
-        )
-    };
-    match check(result) {
-        Ok(_) => true,
-        Err(error) => [EINTR, EAGAIN, ETIMEDOUT].contains(&error.0),
+impl Doorbell {
+    /// The doorbell whose page is mapped at `page`.
+    pub(crate) fn at(page: usize) -> Self {
+        let process = sys::process();
+        Self { page, process }
+    }
+
+    /// The present counts.
+    pub(crate) fn heard(self) -> Heard {
+        // SAFETY: the page stays mapped for the session, and the launcher, another process, writes its
+        // words with atomic stores only.
+        let word = |offset: usize| unsafe { AtomicU32::from_ptr((self.page + offset) as *mut u32) };
+        // The launcher writes the own word first: a ring that is counted here is counted there too.
+        let all = word(0).load(Ordering::Acquire);
+        let own = word(membound_wire::own_word(self.process)).load(Ordering::Relaxed);
+        Heard { all, own }
+    }
+
+    /// Waits while no ring follows those `heard`, for `pause` nanoseconds at most. `false` if the page is not
+    /// mapped any more.
+    pub(crate) fn wait(self, heard: Heard, pause: u64) -> bool {
+        const FUTEX_WAIT_BITSET: usize = 9;
+        const EINTR: u32 = 4;
+        const EAGAIN: u32 = 11;
+        const ETIMEDOUT: u32 = 110;
+        let until = sys::monotonic_ns().saturating_add(pause);
+        let limit = [until / 1_000_000_000, until % 1_000_000_000];
+        let limit = (&raw const limit) as usize;
+        let bits = membound_wire::waking_bits(self.process) as usize;
+        // SAFETY: the page stays mapped for the session, and the limit outlives the call.
+        let result = unsafe {
+            call(
+                number::FUTEX,
+                [
+                    self.page,
+                    FUTEX_WAIT_BITSET,
+                    heard.all as usize,
+                    limit,
+                    0,
+                    bits,
+                ],
+            )
+        };
+        match check(result) {
+            Ok(_) => true,
+            Err(error) => [EINTR, EAGAIN, ETIMEDOUT].contains(&error.0),
+        }
     }
 }
 

@@ -24,20 +24,20 @@ const NEVER_HELD_NS: u64 = 25_000_000;
 /// Longest single pause.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
+/// What planning takes for each mebibyte of text, in milliseconds.
+const PLANNING_MS: u64 = 100;
 /// Delay before the plan of a large file is begun, for each mebibyte of its text: a fifth of what planning
 /// takes. Most programs end before, and need no plan.
-const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(20);
+const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(PLANNING_MS / 5);
 /// The same while programs lack processors: twice what planning takes. Each millisecond of planning then
 /// delays the program by as much, so a plan pays only in a program that runs longer.
-const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(200);
+const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(2 * PLANNING_MS);
 /// Longest such delay. Exchanges that need the plan wait for it too, for some seconds before they are given
 /// up.
 const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What planning takes for each mebibyte of text.
-const PLANNING_TIME_OF_A_MEBIBYTE: Duration = Duration::from_millis(100);
 /// A plan is finished after its programs have ended if planning takes at most this many times the time that
 /// there is: a part of it was done before.
 const MAX_UNDONE: u32 = 2;
@@ -142,7 +142,7 @@ pub fn finish_plans(limit: Duration) {
         .changed
         .wait_timeout_while(state, limit, |state| {
             let mut texts_mib = state.texts_mib.iter();
-            texts_mib.any(|mib| PLANNING_TIME_OF_A_MEBIBYTE * *mib <= limit * MAX_UNDONE)
+            texts_mib.any(|mib| Duration::from_millis(PLANNING_MS) * *mib <= limit * MAX_UNDONE)
         });
     let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
     state.programs_ended = false;

@@ -76,18 +76,13 @@ impl Listener {
 pub(crate) struct Channel(OwnedFd);
 
 impl Channel {
-    /// Process number of the other side, in this side's namespace.
-    pub(crate) fn peer(&self) -> io::Result<u32> {
+    /// Process number of the other side, in this side's namespace; `None` if the other side is neither of this
+    /// user nor a program that was started by this process and has become another user since.
+    pub(crate) fn peer(&self) -> io::Result<Option<u32>> {
         let credentials = sockopt::socket_peercred(&self.0)?;
-        Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
-    }
-
-    /// True if the other side is of this user, or a program that was started by this process and has become
-    /// another user since.
-    pub(crate) fn is_admitted(&self) -> io::Result<bool> {
-        let credentials = sockopt::socket_peercred(&self.0)?;
+        let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
         let is_ours = credentials.uid == rustix::process::geteuid();
-        Ok(is_ours || descends(self.peer()?, std::process::id()))
+        Ok((is_ours || descends(pid, std::process::id())).then_some(pid))
     }
 
     /// The agent's first message; `None` if its version differs.

@@ -122,13 +122,13 @@ impl Conversation {
         spaces: Arc<Spaces>,
         stops: Arc<StopLog>,
     ) -> io::Result<Option<Self>> {
-        if !channel.is_admitted()? {
+        // Before the greeting: a stranger may never send one.
+        let Some(pid) = channel.peer()? else {
             return Ok(None);
-        }
+        };
         let Some(hello) = channel.greeting()? else {
             return Ok(None);
         };
-        let pid = channel.peer()?;
         Ok(Some(Self {
             channel,
             pid,

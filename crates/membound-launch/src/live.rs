@@ -37,9 +37,9 @@ pub(crate) struct Doorbells(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Rings before the page was made: a change made while the first program was being prepared may have
-    /// come too late for it.
-    early_rings: u32,
+    /// True if it was rung before the page was made: a change made while the first program was being prepared
+    /// may have come too late for it.
+    has_early_ring: bool,
     /// Made when the first process maps it.
     bell: Option<Bell>,
     /// True if the number of any process differs from that in its own namespace, which chooses its word.
@@ -52,7 +52,9 @@ impl State {
             Some(bell) => bell,
             None => {
                 let bell = Bell::make()?;
-                (0..self.early_rings).for_each(|_| bell.ring());
+                if self.has_early_ring {
+                    bell.ring();
+                }
                 bell
             }
         };
@@ -62,7 +64,7 @@ impl State {
     fn ring(&mut self) {
         match &self.bell {
             Some(bell) => bell.ring(),
-            None => self.early_rings += 1,
+            None => self.has_early_ring = true,
         }
     }
 
@@ -95,7 +97,7 @@ impl Bell {
         self.wake(NonZero::<u32>::MAX);
     }
 
-    /// Rings for the process `pid`, and for those that share its word.
+    /// Rings for the process `pid`, and for processes that have the same own word.
     fn ring_for(&self, pid: u32) {
         self.word(own_word(pid)).fetch_add(1, Ordering::Relaxed);
         self.wake(NonZero::new(waking_bits(pid)).unwrap_or(NonZero::<u32>::MAX));
@@ -103,7 +105,7 @@ impl Bell {
 
     fn wake(&self, bits: NonZero<u32>) {
         let all = self.word(0);
-        // Release: whoever sees this ring sees the own words that were written for it.
+        // Release: a control thread that loads this count with Acquire then loads the own words of this ring.
         all.fetch_add(1, Ordering::Release);
         // If no thread waits, nothing happens.
         let most = i32::MAX.unsigned_abs();

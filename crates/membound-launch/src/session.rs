@@ -554,7 +554,7 @@ fn own_directory(parent: &Path) -> io::Result<TempDir> {
 }
 
 /// Sets the mode of a file that programs need which root starts and which then become another user, as servers
-/// do. Who may converse is decided by [`crate::channel::Channel::is_admitted`].
+/// do. Who may converse is decided by [`crate::channel::Channel::peer`].
 fn open_for_all(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

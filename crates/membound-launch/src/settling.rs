@@ -21,8 +21,8 @@ const MAX_RETRIES: u32 = 2;
 /// waits for an exchange asks every millisecond, and reading `/proc` takes longer than the rest of that
 /// call.
 const LIVENESS_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// One check in so many also looks for the agent in those that run, which takes longer: a program may have
-/// executed another one that cannot have it.
+/// Number of checks after which one also reads the mappings of the programs that run, which takes longer: a
+/// program may have executed another one, which cannot have the agent.
 const AGENT_CHECKS: u32 = 16;
 
 /// What is checked of a program that an exchange waits for.

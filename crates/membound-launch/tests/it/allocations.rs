@@ -389,8 +389,7 @@ fn long_jumps_out_of_wrapped_functions_leave_nothing_behind() {
     let last: Vec<&AllocationEvent> = taken.iter().rev().take(100).collect();
     let chains: BTreeSet<u32> = last.iter().map(|event| event.chain).collect();
     assert_eq!(last.len(), 100);
-    let numbers: Vec<u32> = last.iter().map(|event| event.chain).collect();
-    assert_eq!(chains.len(), 1, "not all by the same way: {numbers:?}");
+    assert_eq!(chains.len(), 1, "not all by the same way: {chains:?}");
     assert!(of_pool(AllocationAction::Freed).len() >= 100);
 }
 
