@@ -40,7 +40,7 @@ pub(super) fn all(facts: &Facts<'_>) -> Vec<Capability> {
         ("c2c", core_to_core),
         ("smt copies", copies),
     ];
-    let named = |(what, of): (&str, fn(&Facts<'_>) -> Capability)| Capability {
+    let named = |(what, of): (&str, Judge)| Capability {
         what: what.to_owned(),
         ..of(facts)
     };

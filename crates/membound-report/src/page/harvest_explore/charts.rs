@@ -139,7 +139,7 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, slowdown: Drawn) -> Ma
         ExploreSweep::Kernel => html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Half))
             (bars(sweep, slowdown, "% longer than by itself", Extent::Half))
-            (bars(sweep, WORK, "% of their work by themselves", Extent::Half))
+            (bars(sweep, WORK, WORK_AXIS, Extent::Half))
             (work_against_slowdown(sweep, slowdown).markup())
         },
         ExploreSweep::Periods => {
@@ -161,7 +161,7 @@ fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, slowdown: Drawn) -> Ma
 fn over_time(sweep: &ExploredSweep, slowdown: Drawn, noun: &'static str) -> Markup {
     let x = || axis(noun, Scale::Log10, units::short_duration_ns);
     let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
-    let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
+    let work = lines(sweep, &[WORK], x(), WORK_AXIS);
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
     let mut slices = lines(sweep, &[TURN, TURN_90], x(), "length of a slice");
     slices.y.format = units::short_duration_ns;
@@ -173,7 +173,7 @@ fn over_time(sweep: &ExploredSweep, slowdown: Drawn, noun: &'static str) -> Mark
 fn over_share(sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
     let x = || axis("overhead of yields", Scale::Log10, units::percent);
     let longer = lines(sweep, &[slowdown], x(), "% longer than by itself");
-    let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
+    let work = lines(sweep, &[WORK], x(), WORK_AXIS);
     let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
     let loads = lines(sweep, &[LOADS], x(), "loads of the primary");
     html! { (longer.markup()) (work.markup()) (fast.markup()) (loads.markup()) }
@@ -190,13 +190,7 @@ fn over_load(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
         }
         None => crossed(sweep, PRIMARY, x(), "seconds", Extent::Half),
     };
-    let work = crossed(
-        sweep,
-        WORK,
-        x(),
-        "% of their work by themselves",
-        Extent::Half,
-    );
+    let work = crossed(sweep, WORK, x(), WORK_AXIS, Extent::Half);
     html! { (takes.markup()) (work.markup()) }
 }
 
@@ -213,7 +207,7 @@ fn parts_by_distance(sweep: &ExploredSweep, slowdown: Drawn) -> Markup {
     };
     html! {
         (chart(slowdown, "% longer than by itself"))
-        (chart(WORK, "% of their work by themselves"))
+        (chart(WORK, WORK_AXIS))
     }
 }
 
@@ -253,12 +247,10 @@ fn crossed(sweep: &ExploredSweep, drawn: Drawn, x: Axis, y: &str, extent: Extent
         title: format!("{}.", drawn.title),
         reading: READING.to_owned(),
         extent,
-        rules: Vec::new(),
-        y: axis(y, Scale::Linear, units::compact),
         series: series.filter(|curve| !curve.points.is_empty()).collect(),
         x,
-        marks: Vec::new(),
-        end_labels: false,
+        y: axis(y, Scale::Linear, units::compact),
+        ..Chart::default()
     }
 }
 
@@ -279,7 +271,7 @@ fn work_against_slowdown(sweep: &ExploredSweep, slowdown: Drawn) -> Chart {
                 WORK.label,
                 facts::with_interval(work, WORK.format)
             ),
-            hollow: false,
+            ..Point::default()
         })
     };
     // One after another, scavengers do nothing while the primary runs.
@@ -298,19 +290,15 @@ fn work_against_slowdown(sweep: &ExploredSweep, slowdown: Drawn) -> Chart {
         id: format!("{}-work-against-{}", sweep.sweep, slowdown.slug()),
         title: format!("{} against the scavengers' work.", slowdown.title),
         reading: "Further up and left is better.".to_owned(),
-        extent: Extent::Half,
-        rules: Vec::new(),
-        series: series.collect(),
         x,
-        y: axis(
-            "% of their work by themselves",
-            Scale::Linear,
-            units::compact,
-        ),
-        marks: Vec::new(),
-        end_labels: false,
+        y: axis(WORK_AXIS, Scale::Linear, units::compact),
+        series: series.collect(),
+        ..Chart::default()
     }
 }
+
+/// Title of axes for the work of scavengers.
+const WORK_AXIS: &str = "% of their work by themselves";
 
 /// How to read a chart of curves.
 const READING: &str = "The band is what rounds differ by.";
