@@ -181,8 +181,8 @@ impl Heap {
     }
 }
 
-/// True if a block of `size` bytes is larger than the memory of the machine (0 if not known): databases and
-/// runtimes reserve terabytes of addresses, of which they use a part.
+/// True if a block of `size` bytes is larger than the memory of the machine (0 if not known). Databases and
+/// runtimes reserve terabytes of address space and use a small part of it.
 const fn is_reservation(size: u64, machine_bytes: u64) -> bool {
     machine_bytes > 0 && size > machine_bytes
 }

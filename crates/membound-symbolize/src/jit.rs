@@ -29,7 +29,8 @@ pub struct JitMap {
 }
 
 impl JitMap {
-    /// Parses a map. Malformed lines are skipped and counted. The map may be long, may not be UTF-8, and may end within a line.
+    /// Parses a map. Malformed lines are skipped and counted. The map may be long, may not be UTF-8, and may
+    /// end within a line.
     ///
     /// # Errors
     /// When reading fails.

@@ -12,9 +12,9 @@ mod modelled {
     //! Loom's atomics, with sequentially consistent accesses.
     //!
     //! Loom models such fences, but not such accesses: two threads that each store a word and then load the
-    //! other's could both miss the other's store. Here these accesses acquire and release, and a load is
-    //! preceded by a fence if the thread has made such a store before. A pair of which one access is weaker
-    //! gets no fence, as the language promises nothing for it.
+    //! other's could both miss the other's store. Here such a load acquires and such a store releases, and a
+    //! fence stands between a store and the next load of the same thread. If either access is weaker, there is
+    //! no fence: then the language promises nothing.
 
     use core::cell::Cell;
 

@@ -1,8 +1,8 @@
-//! Records of a ring with several writers, each of which completes its records by a mark.
+//! A ring with several writers. A writer completes a record by writing the record's mark.
 //!
-//! Writers reserve indices by advancing `head`, and write the records in any order after that. The last word of a record
-//! is its mark: it contains the lap of the index, so that the reader can distinguish a complete record from
-//! the one that the slot had a lap before. The reader frees slots as in [`crate::ring`].
+//! Writers reserve indices by advancing `head`, and write the records in any order after that. The last word
+//! of a record is its mark: it contains the lap of the index, so that the reader can distinguish a complete
+//! record from the one that the slot had a lap before. The reader frees slots as in [`crate::ring`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::ring::Positions;
@@ -11,7 +11,7 @@ use crate::ring::Positions;
 #[must_use]
 #[inline]
 pub fn reserve(head: &AtomicU64, step: u64) -> u64 {
-    // Relaxed: an index says nothing of other records, each of which has its own mark.
+    // Relaxed: the reader learns from a record's mark, not from `head`, that the record is complete.
     head.fetch_add(step, Ordering::Relaxed)
 }
 

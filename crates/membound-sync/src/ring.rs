@@ -91,7 +91,7 @@ mod tests {
 
     const ITEMS: usize = 2;
 
-    /// A ring of items of two words, the second of which is the first's complement.
+    /// A ring whose items have two words: a value and its complement.
     struct Ring {
         owner: AtomicU32,
         head: AtomicU64,

@@ -24,7 +24,7 @@ pub(super) fn directory(target: Target) -> PathBuf {
     root().join("fuzz/kept").join(target.name())
 }
 
-/// Chooses the inputs to keep for a target from its corpus and from those that are kept already.
+/// Chooses which inputs of a target are kept: of its corpus, and of the inputs that are kept so far.
 pub(super) fn write(target: Target, built: &Path) -> Result<()> {
     let name = target.name();
     let kept = directory(target);

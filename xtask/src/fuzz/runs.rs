@@ -24,8 +24,8 @@ pub(super) struct Job {
 /// Lines of a failed fuzzer's output that are shown.
 const SHOWN_LINES: usize = 40;
 
-/// Runs all jobs, `workers` at a time, and prints one line about each. Returns the names of those that found
-/// something.
+/// Runs all jobs, `workers` at a time, and prints one line about each. Returns the names of the fuzzers that
+/// found a failure.
 pub(super) fn run_all(jobs: Vec<Job>, workers: usize) -> Result<Vec<&'static str>> {
     let waiting = Mutex::new(jobs.into_iter());
     let work = || {
