@@ -1,8 +1,8 @@
 //! What recording cost, what the recording lacks, and which code and threads are membound's own.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
-use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId};
+use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread};
 use membound_types::{Missing, NotMeasured, Overhead, StopCount};
 
 use crate::lost_records;
@@ -12,9 +12,17 @@ pub(crate) fn seconds(ns: u64) -> f64 {
     ns as f64 * 1e-9
 }
 
-/// Number of threads of the program, without membound's own.
+/// Number of threads of the program, without membound's own. A thread that starts another program by `exec`
+/// goes on in a new image, and is counted once.
 pub(crate) fn threads(run: &RunData) -> usize {
-    run.own_threads().count()
+    let number = |thread: &Thread| (run.processes[thread.process.index()].pid, thread.tid);
+    run.own_threads().map(number).collect::<HashSet<_>>().len()
+}
+
+/// Number of processes; an `exec` begins another image of the same process.
+pub(crate) fn processes(run: &RunData) -> usize {
+    let numbers = run.processes.iter().map(|process| process.pid);
+    numbers.collect::<HashSet<_>>().len()
 }
 
 /// Effective sample size (Σw)² ÷ Σw² of `weights`: as many samples of equal weight have the same variance.

@@ -4,7 +4,7 @@ use membound_run::RunData;
 use membound_types::RunInfo;
 
 use crate::context::Context;
-use crate::info::{effective, threads};
+use crate::info::{effective, processes, threads};
 
 /// Describes the program, the machine and the recording.
 pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
@@ -25,7 +25,7 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
         membound_version: meta.membound_version.clone(),
         exit_code: meta.exit_code,
         signal: meta.signal,
-        processes: run.processes.len() as u64,
+        processes: processes(run) as u64,
         threads: threads(run) as u64,
         timer: meta.timer.name().to_owned(),
         imported: meta.imported.clone(),

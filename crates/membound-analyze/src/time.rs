@@ -65,12 +65,15 @@ impl Times {
                 None => time.sampled_ns,
             };
             // The agent's thread does not belong to the program: its sleep must not count as idle time.
-            if thread.is_agents(run.processes[thread.process.index()].pid) {
+            let image = &run.processes[thread.process.index()];
+            if thread.is_agents(image.pid) {
                 time.cpu_ns = 0;
                 time.sampled_ns = 0;
                 continue;
             }
-            let end = thread.end_ns.unwrap_or(run.meta.elapsed_ns);
+            // A thread that starts another program goes on in that program's image.
+            let end = thread.end_ns.or(image.end_ns);
+            let end = end.unwrap_or(run.meta.elapsed_ns);
             time.lifetime_ns = end.saturating_sub(thread.start_ns);
         }
         let cpu: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();

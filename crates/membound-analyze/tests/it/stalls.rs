@@ -1,7 +1,7 @@
 //! Stalled shares by code, thread and level.
 
 use membound_analyze::Options;
-use membound_run::{RunData, SiteKind};
+use membound_run::{Process, ProcessId, RunData, SiteKind, Thread};
 use membound_types::{InsightKind, Profile};
 
 use crate::synthetic::{From, Like, Synthetic};
@@ -195,6 +195,31 @@ fn time_without_samples_is_other_time() {
         1e-9,
         "parts",
     );
+}
+
+/// `sh -c 'exec program'`: the shell's thread is the program's.
+#[test]
+fn a_thread_that_starts_another_program_neither_idles_nor_counts_twice() {
+    let (mut run, _) = chase_beside_hits(1.0, From::Dram);
+    let before = views(&run).profile;
+    let program = run.processes[0].clone();
+    run.processes.push(Process {
+        end_ns: Some(program.start_ns),
+        ..program
+    });
+    run.threads.push(Thread {
+        process: ProcessId(1),
+        name: "sh".to_owned(),
+        cpu_ns: Some(0),
+        end_ns: None,
+        ..run.threads[0].clone()
+    });
+    let after = views(&run).profile;
+    assert_eq!(
+        (after.run.processes, after.run.threads),
+        (before.run.processes, before.run.threads)
+    );
+    near(after.time.idle_s, before.time.idle_s, 1e-9, "idle time");
 }
 
 #[test]

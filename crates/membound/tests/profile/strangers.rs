@@ -175,7 +175,7 @@ fn a_program_that_root_starts_as_another_user_is_patched() {
     let place = tempfile::tempdir().expect("there is room");
     let copy = copied_for_all(&program, place.path());
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups"].map(OsString::from);
-    let words = words.into_iter().chain([copy.into(), "1500".into()]);
+    let words = words.into_iter().chain([copy.into(), "4000".into()]);
     let run = profile_on(unmeasured(), &["--quiet"], Path::new("setpriv"), words);
     assert_eq!(run.output.status.code(), Some(0), "{}", run.show());
     assert_eq!(text(&run.output.stderr), "", "{}", run.show());
@@ -197,7 +197,7 @@ fn a_process_that_loses_its_agent_does_not_keep_others_from_being_patched() {
     let place = tempfile::tempdir().expect("there is room");
     let copy = copied_as_setuid(&spins, place.path());
     let script = format!(
-        "'{}' 1500 & exec '{}' spins 2500",
+        "'{}' 4000 & exec '{}' spins 5000",
         program.display(),
         copy.display()
     );
