@@ -532,7 +532,10 @@ impl<'a> OfSite<'a> {
         let rate = Rate::of(&rated);
         let all = rate.extended(self.counted_inside(), self.outside());
         let least = counted.map_or(0.0, |counted| counted.low);
-        (rate.ns > 0.0 && all.count >= MIN_PLAUSIBLE_RATE_RATIO * least).then_some(all)
+        if rate.ns <= 0.0 || all.count < MIN_PLAUSIBLE_RATE_RATIO * least {
+            return None;
+        }
+        Some(if_begun_again(all, more_often(rows), counted))
     }
 
     fn samples_of(&self, window: &Executions) -> WindowSamples {
@@ -544,6 +547,29 @@ impl<'a> OfSite<'a> {
             all: within(&self.strata.all_plain),
             all_patched: within(&self.strata.all_patched),
         }
+    }
+}
+
+/// Factor from the iterations in `rows` to those if their loops began again once more between each two
+/// samples; `None` if that is ruled out.
+fn more_often(rows: &[Laps]) -> Option<f64> {
+    let count: u64 = rows.iter().map(|row| row.count).sum();
+    let more = rows.iter().map(|row| row.more_count.unwrap_or(row.count));
+    let factor = more.sum::<u64>() as f64 / count.max(1) as f64;
+    (factor > 1.0).then_some(factor)
+}
+
+/// The executions `all`, or `factor` as many or still more: the count from windows decides, or bounds them.
+fn if_begun_again(all: Executed, factor: Option<f64>, counted: Option<Executed>) -> Executed {
+    let Some(factor) = factor else { return all };
+    let most = counted.map_or(f64::INFINITY, |counted| counted.high);
+    if factor * all.low > most {
+        return all;
+    }
+    Executed {
+        low: counted.map_or(all.low, |counted| counted.low.max(all.low)),
+        high: most.min(factor * all.high).max(all.high),
+        ..all
     }
 }
 
@@ -660,6 +686,32 @@ mod tests {
         let around = Rate::of(&[rated(100.0, 100.0)]).extended(100.0, patched);
         assert!(around.count > plain.count && around.low == plain.low);
         assert!(around.high > plain.high);
+    }
+
+    #[test]
+    fn loops_that_begin_again_have_the_fewer_iterations_where_windows_exclude_more() {
+        let executed = |low, count, high| Executed { count, low, high };
+        let laps = |count, more_count| Laps {
+            site: SiteId(0),
+            thread: membound_run::ThreadId(0),
+            from_ns: 0,
+            to_ns: 1_000,
+            count,
+            more_count,
+            cpu_ns: 1_000,
+        };
+        assert_eq!(more_often(&[laps(100, None)]), None);
+        let factor = more_often(&[laps(100, Some(500)), laps(100, None)]);
+        assert_eq!(factor, Some(3.0));
+        let all = executed(90.0, 100.0, 110.0);
+        assert_eq!(if_begun_again(all, None, None), all);
+        let windows = executed(10.0, 15.0, 250.0);
+        assert_eq!(if_begun_again(all, factor, Some(windows)), all);
+        let wider = executed(10.0, 15.0, 300.0);
+        let unknown = executed(90.0, 100.0, 300.0);
+        assert_eq!(if_begun_again(all, factor, Some(wider)), unknown);
+        let free = executed(90.0, 100.0, 330.0);
+        assert_eq!(if_begun_again(all, factor, None), free);
     }
 
     #[test]

@@ -5,8 +5,11 @@
 //! manyfold, and are not needed there.
 //!
 //! If a loop is left and entered again between two samples, they show too few iterations, or a register that
-//! went back. So only consecutive samples are compared, stretches must have a steady rate, and loops whose
-//! registers went back often are not reported.
+//! went back. So only consecutive samples are compared, and stretches must have a steady rate. Where the
+//! register goes back, the rate and the time between the samples show how many iterations the loop makes
+//! until it ends. If these numbers differ, the loop is not reported. If they agree, samples further apart
+//! than one run of the loop would show as steady a rate that is too low: what the rate then would be is
+//! reported too.
 
 use std::sync::Arc;
 
@@ -25,6 +28,8 @@ const PAIRS_PER_RETURN: u32 = 8;
 const MAX_STRETCH_NS: u64 = 100_000_000;
 /// The rates of a stretch's pairs may differ by this factor.
 const MAX_RATE_RATIO: f64 = 2.0;
+/// The lengths of a loop's runs in a stretch, in iterations, may differ by this factor.
+const MAX_LENGTH_RATIO: f64 = 1.25;
 /// Upper limit of iterations per nanosecond: no processor makes more.
 const MAX_ITERATIONS_PER_NS: f64 = 8.0;
 /// Time between two samples, as a multiple of the CPU time that the later one accounts for. Outside of this
@@ -76,6 +81,35 @@ struct Trust {
     returns: u32,
 }
 
+/// Iterations that a loop made from its begin to its end, from pairs of samples between which it began again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lengths {
+    number: u32,
+    sum: f64,
+    shortest: f64,
+    longest: f64,
+}
+
+impl Lengths {
+    fn add(&mut self, length: f64) {
+        let first = self.number == 0;
+        self.shortest = if first {
+            length
+        } else {
+            self.shortest.min(length)
+        };
+        self.longest = self.longest.max(length);
+        self.sum += length;
+        self.number += 1;
+    }
+
+    /// The mean, if there is one and the lengths agree.
+    fn agreed(&self) -> Option<f64> {
+        let agree = self.number > 0 && self.longest <= MAX_LENGTH_RATIO * self.shortest;
+        agree.then(|| self.sum / f64::from(self.number))
+    }
+}
+
 #[derive(Debug)]
 struct Stretch {
     module: Arc<CodeModule>,
@@ -88,6 +122,7 @@ struct Stretch {
     pairs: u32,
     slowest: f64,
     fastest: f64,
+    lengths: Lengths,
 }
 
 impl Stretch {
@@ -103,6 +138,7 @@ impl Stretch {
             pairs: 0,
             slowest: f64::INFINITY,
             fastest: 0.0,
+            lengths: Lengths::default(),
         }
     }
 
@@ -126,6 +162,25 @@ impl Stretch {
         self.cpu_ns += (passed_ns as f64 * part) as u64;
         self.pairs += 1;
         true
+    }
+
+    /// The register went back by `iterations`, as the loop began again; false if the rate is not known yet.
+    fn begin_again(&mut self, value: u64, t_ns: u64, iterations: f64) -> bool {
+        if self.pairs == 0 {
+            return false;
+        }
+        let rate = (self.slowest + self.fastest) / 2.0;
+        let passed_ns = t_ns - self.to_ns;
+        self.lengths.add(rate * passed_ns as f64 - iterations);
+        (self.value, self.to_ns) = (value, t_ns);
+        true
+    }
+
+    /// Iterations if the loop began again once more in each pair; `None` if no processor makes so many, or if
+    /// it was not seen to begin again.
+    fn more_iterations(&self) -> Option<f64> {
+        let more = self.iterations + f64::from(self.pairs) * self.lengths.agreed()?;
+        (more <= MAX_ITERATIONS_PER_NS * self.cpu_ns as f64).then_some(more)
     }
 }
 
@@ -186,6 +241,10 @@ impl IterationCounter {
                 }
             } else if follows && iterations <= 0.0 {
                 trust.returns += 1;
+                if stretch.begin_again(value, sample.t_ns, iterations) {
+                    open.push(stretch);
+                    continue;
+                }
             }
             report(&stretch, *trust, sample.thread, sites, out);
             open.push(begin(sample.t_ns));
@@ -220,9 +279,12 @@ impl IterationCounter {
 /// Appends a row for each known site of the stretch's loop, if the stretch is long enough and the loop is
 /// trusted.
 fn report(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
-    if stretch.pairs < MIN_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
+    let went_back_seldom = trust.pairs >= PAIRS_PER_RETURN * trust.returns;
+    let is_steady = went_back_seldom || stretch.lengths.agreed().is_some();
+    if stretch.pairs < MIN_PAIRS || !is_steady {
         return;
     }
+    let more = stretch.more_iterations();
     let rows = stretch.it.sites.iter().filter_map(|address| {
         Some(Laps {
             site: sites.known(stretch.module.id, *address)?,
@@ -230,6 +292,7 @@ fn report(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out:
             from_ns: stretch.from_ns,
             to_ns: stretch.to_ns,
             count: stretch.iterations.round() as u64,
+            more_count: more.map(|more| more.round() as u64),
             cpu_ns: stretch.cpu_ns,
         })
     });
@@ -272,5 +335,47 @@ mod tests {
         assert!(!stretch.add(950, 4_000, 50.0, 1.0));
         assert!(!stretch.add(90_900, 4_000, 90_000.0, 1.0));
         assert_eq!((stretch.pairs, stretch.to_ns), (2, 3_000));
+    }
+
+    /// Samples of a loop that makes an iteration in each nanosecond and runs for `length` of them, over and
+    /// over.
+    fn sampled(length: u64, samples: u64, apart_ns: u64) -> Stretch {
+        let mut stretch = stretch();
+        for sample in 1..=samples {
+            let t_ns = 1_000 + sample * apart_ns;
+            let value = (sample * apart_ns) % length;
+            let iterations = value as f64 - stretch.value as f64;
+            let went_on = iterations > 0.0 && stretch.add(value, t_ns, iterations, 1.0);
+            assert!(went_on || stretch.begin_again(value, t_ns, iterations));
+        }
+        stretch
+    }
+
+    #[test]
+    fn loops_that_begin_again_between_samples_keep_their_rate() {
+        let often = sampled(2_000, 40, 900);
+        assert!(often.lengths.number > 15 && often.pairs > 15);
+        assert_eq!(often.lengths.agreed(), Some(2_000.0));
+        assert_eq!(often.iterations, often.cpu_ns as f64);
+        let more = often.more_iterations().unwrap();
+        assert_eq!(more - often.iterations, 2_000.0 * f64::from(often.pairs));
+    }
+
+    #[test]
+    fn samples_further_apart_than_a_loop_runs_show_it_as_the_larger_number() {
+        let far = sampled(2_000, 40, 2_600);
+        assert!(far.iterations < 0.3 * far.cpu_ns as f64);
+        let more = far.more_iterations().unwrap();
+        assert!((more / far.cpu_ns as f64 - 1.0).abs() < 1e-9, "{more}");
+    }
+
+    #[test]
+    fn loops_of_changing_length_do_not_agree() {
+        let mut stretch = sampled(2_000, 3, 500);
+        assert!(stretch.begin_again(10, 3_000, -1_490.0));
+        assert!(stretch.add(510, 3_500, 500.0, 1.0));
+        assert!(stretch.begin_again(200, 4_000, -310.0));
+        assert_eq!(stretch.lengths.agreed(), None);
+        assert_eq!(stretch.more_iterations(), None);
     }
 }

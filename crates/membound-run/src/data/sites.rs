@@ -89,9 +89,13 @@ record! { "laps", Order, missing "latencies" =>
         pub from_ns: u64,
         /// End of the counted span.
         pub to_ns: u64,
-        /// Number of executions.
+        /// Number of executions in `cpu_ns`. Where the loop begins again, it is a lower bound.
         pub count: u64,
-        /// CPU time of the thread in the span, in nanoseconds, without its time in the kernel.
+        /// The number if the loop began again once more between each two samples than they show; `None` if it
+        /// was not seen to begin again.
+        pub more_count: Option<u64>,
+        /// CPU time of the thread in the span, in nanoseconds, without its time in the kernel and without the
+        /// time in which the loop began again.
         pub cpu_ns: u64,
     }
 }

@@ -135,7 +135,7 @@ records! {
     Attribution { frame, site, share, confidence }
     Sample [40] { t_ns, thread, cpu, stack, weight_ns, address, exact, object }
     Executions { site, from_ns, to_ns, count, cpu_ns, least_cpu_ns, most_cpu_ns }
-    Laps { site, thread, from_ns, to_ns, count, cpu_ns }
+    Laps { site, thread, from_ns, to_ns, count, more_count, cpu_ns }
     LoopAround { frame, level, start }
     Access [40] { t_ns, thread, site, address, ticks, hit, drain, store, object, cpu, node }
     Burst { from_ns, to_ns, thread, sites, accesses }
