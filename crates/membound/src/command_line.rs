@@ -98,13 +98,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, ExitCod
     Cli::try_parse_from(args).map_err(|error| {
         let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
         if error.use_stderr() && !is_help {
-            let text = error.render().to_string();
-            let line = text
-                .lines()
-                .take_while(|line| !line.is_empty())
-                .collect::<Vec<_>>()
-                .join(" ");
-            let line = line.strip_prefix("error: ").unwrap_or(&line).trim();
+            let line = one_line(&error.render().to_string());
             crate::output::complain(&format!("{line} (see `membound --help`)"));
             ExitCode::from(2)
         } else {
@@ -112,6 +106,17 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, ExitCod
             ExitCode::SUCCESS
         }
     })
+}
+
+/// The first paragraph of clap's error text as one line, without its indentation.
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .flat_map(str::split_whitespace)
+        .collect();
+    let line = words.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 #[cfg(test)]
@@ -129,6 +134,30 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_without_runs_of_blanks() {
+        for (line, expected) in [
+            (
+                "membound measure tbl",
+                "invalid value 'tbl' for '[PART]...' [possible values: latency, mlp, window, bandwidth, loaded, \
+                 tlb, prefetch, numa, c2c, calibration]",
+            ),
+            (
+                "membound profile --pid 1 --repeat 2 --until x",
+                "invalid value 'x' for '--until <±Ppt>'",
+            ),
+            (
+                "membound lat_mem_rd",
+                "the following required arguments were not provided: <SIZE_MB>",
+            ),
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
+            let told = one_line(&error.render().to_string());
+            assert!(told.starts_with(expected), "{told}");
+            assert!(!told.contains("  ") && !told.contains('\n'), "{told}");
+        }
     }
 
     /// The option's help names `all` values, and the option understands every one.
