@@ -277,6 +277,17 @@ impl<'a> Trial<'a> {
             text.starts_with("\"stride=64\n0.01562 "),
             "lat_mem_rd's columns are\n{text}"
         );
+        let text = self.output(&words("lat_mem_rd -N 1 --page=4k 1 128"))?;
+        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+        ensure!(
+            lines.first() == Some(&"\"stride=128")
+                && lines.last().is_some_and(|it| it.starts_with("1.00000 ")),
+            "the command lat_mem_rd printed\n{text}"
+        );
+        for line in lines.iter().skip(1) {
+            let columns: Vec<f64> = line.split(' ').filter_map(|it| it.parse().ok()).collect();
+            ensure!(columns.len() == 2, "a line of lat_mem_rd is `{line}`");
+        }
         Ok(())
     }
 
