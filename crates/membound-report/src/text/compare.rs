@@ -275,15 +275,19 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .column("N", Align::Right, 1)
         .figures("MLP + 1 loads")
         .figures("overhead");
-    let mut intervals = Vec::new();
+    let (mut intervals, mut noises) = (Vec::new(), Vec::new());
     for (index, row) in comparison.conditions.iter().enumerate() {
         let text = facts::condition(row, index == 0);
+        let letter = column_letter(comparison, &row.profile);
         if !text.interval.is_empty() {
-            let letter = column_letter(comparison, &row.profile);
             intervals.push(format!("{letter} {} {}", row.condition, text.interval));
         }
+        if let Some(noise) = row.placement_noise {
+            let noise = units::percent(noise);
+            noises.push(format!("{letter} {} {noise}", row.condition));
+        }
         table.row([
-            column_letter(comparison, &row.profile),
+            letter,
             row.condition.clone(),
             text.mlp,
             text.one,
@@ -300,8 +304,11 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
             intervals.join("; ")
         ));
     }
-    if let Some(noise) = facts::placement_noise(comparison) {
-        out.note(&noise);
+    if !noises.is_empty() {
+        out.note(&format!(
+            "standard deviation between placements, of their median: {}",
+            noises.join("; ")
+        ));
     }
 }
 

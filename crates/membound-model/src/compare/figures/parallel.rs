@@ -1,6 +1,6 @@
 //! Figures of the core's windows and of parallel loads.
 
-use membound_types::{ComparedValue, Filler, NodePolicy, Outcome};
+use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, WindowLimit};
 
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
@@ -26,14 +26,20 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
             .iter()
             .any(|window| window.filler == Filler::Nop && window.fillers_per_entry > 1.0);
         for window in &part.windows {
+            let resource = resource(window);
             // If the nops are fused, they do not show the reorder buffer, but the mixed fillers do.
-            let what = match window.filler {
-                Filler::Nop if !fused => "rob_entries".to_owned(),
-                Filler::Mixed if fused => "rob_entries".to_owned(),
-                other => format!("{other}_entries"),
+            let (what, title) = match window.filler {
+                Filler::Nop if !fused => ("rob_entries".to_owned(), resource.to_owned()),
+                Filler::Mixed if fused => ("rob_entries".to_owned(), resource.to_owned()),
+                // One filler can end at different resources on two machines, whose entries are no
+                // values of one figure.
+                other => (
+                    format!("{other}.{}_entries", resource.replace(' ', "_")),
+                    format!("{other} fillers ({resource})"),
+                ),
             };
             out.add(
-                label(&what, &window.limited_by, "", Noise::Window),
+                label(&what, &title, "", Noise::Window),
                 window.entries.value,
                 Some((window.entries.low, window.entries.high)),
             );
@@ -89,9 +95,135 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
     }
 }
 
+/// The exhausted resource, without the number of fillers that share an entry.
+fn resource(window: &WindowLimit) -> &str {
+    let limit = window.limited_by.as_str();
+    limit
+        .split_once(" (")
+        .map_or(limit, |(resource, _)| resource)
+}
+
 const fn interval(value: ComparedValue) -> Option<(f64, f64)> {
     match (value.low, value.high) {
         (Some(low), Some(high)) => Some((low, high)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use membound_types::{Basis, ComparedFigure, Figure, Samples, ThroughputPoint};
+
+    use super::*;
+    use crate::compare::compare;
+    use crate::compare::view::{MlpView, NamedProfile};
+
+    fn window(filler: Filler, limited_by: &str, fillers: u32, each: f64) -> WindowLimit {
+        let entries = f64::from(fillers) / each;
+        WindowLimit {
+            filler,
+            pattern: Vec::new(),
+            limited_by: limited_by.to_owned(),
+            cliff_fillers: fillers,
+            fillers_per_entry: each,
+            entries: Figure {
+                value: entries,
+                low: entries - 1.0,
+                high: entries + 1.0,
+                basis: Basis::Measured,
+            },
+            inside_cycles: 400.0,
+            outside_cycles: 700.0,
+        }
+    }
+
+    fn profile(file: &str, windows: Vec<WindowLimit>) -> NamedProfile {
+        NamedProfile {
+            file: file.to_owned(),
+            view: ProfileView {
+                mlp: MlpView {
+                    // A condition counts only if loads were timed in it.
+                    throughput: vec![ThroughputPoint {
+                        chains: 1,
+                        cycles_per_load: 300.0,
+                        parallelism: 1.0,
+                        batches: Samples::default(),
+                    }],
+                    windows,
+                    ..MlpView::default()
+                },
+                ..ProfileView::default()
+            },
+        }
+    }
+
+    #[test]
+    fn windows_of_different_fillers_never_share_a_title() {
+        let whole = profile(
+            "whole.json",
+            vec![
+                window(
+                    Filler::Nop,
+                    "reorder buffer (nop fusion: 2 share an entry)",
+                    480,
+                    2.0,
+                ),
+                window(Filler::Integer, "integer registers", 178, 1.0),
+                window(Filler::Load, "integer registers", 179, 1.0),
+                window(Filler::Zero, "reorder buffer", 241, 1.0),
+                window(Filler::Store, "store queue", 56, 1.0),
+                window(Filler::Mixed, "reorder buffer", 240, 1.0),
+            ],
+        );
+        let half = profile(
+            "half.json",
+            vec![
+                window(
+                    Filler::Nop,
+                    "reorder buffer (nop fusion: 4 share an entry)",
+                    504,
+                    4.0,
+                ),
+                window(
+                    Filler::Integer,
+                    "reorder buffer (1.7 share an entry)",
+                    214,
+                    1.7,
+                ),
+                window(
+                    Filler::Load,
+                    "reorder buffer (1.5 share an entry)",
+                    190,
+                    1.5,
+                ),
+                window(Filler::Zero, "reorder buffer (4 share an entry)", 504, 4.0),
+                window(Filler::Store, "store queue", 112, 1.0),
+                window(Filler::Mixed, "reorder buffer", 128, 1.0),
+            ],
+        );
+        let comparison = compare(&[whole, half], None);
+        let titles: HashSet<&str> = comparison
+            .figures
+            .iter()
+            .map(|figure| figure.title.as_str())
+            .collect();
+        assert_eq!(titles.len(), comparison.figures.len(), "{titles:?}");
+        let compared: Vec<&str> = comparison
+            .figures
+            .iter()
+            .filter(|figure: &&ComparedFigure| figure.differences[1].is_some())
+            .map(|figure| figure.title.as_str())
+            .collect();
+        assert_eq!(
+            compared,
+            [
+                "nop fillers (reorder buffer), 4k",
+                "zero fillers (reorder buffer), 4k",
+                "store fillers (store queue), 4k",
+                "reorder buffer, 4k",
+            ]
+        );
     }
 }
