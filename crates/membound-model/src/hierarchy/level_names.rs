@@ -1,9 +1,10 @@
 //! Names the levels that were found in windows alone.
 //!
-//! A level that ends where a declared cache may end gets that cache's name. All others are
-//! numbered from the innermost on, as document 002 does: a first cache that a core hides behind
-//! its work, a TLB's reach or a neighbouring node's memory must not shift the names of the real
-//! caches.
+//! A level that ends where a declared cache may end gets that cache's name: a first cache that a
+//! core hides behind its work, a TLB's reach or a neighbouring node's memory must not shift the
+//! names of the real caches. All other levels are named after the matched cache next to them, as in
+//! `past L1`, because a number of their own would pass for that of a cache. If no level matches a
+//! cache, levels are numbered from the innermost on, as document 002 does.
 
 use membound_types::{Cache, CacheKind, Level, LevelKind};
 
@@ -18,24 +19,37 @@ pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
     let ends: Vec<Option<u64>> = levels.iter().map(|level| level.size_bytes).collect();
     let chosen = matched(&ends, &declared).chosen;
     let last = levels.len().saturating_sub(1);
-    let mut outermost_matched = false;
+    let innermost = chosen.first().map(|(_, cache)| declared[*cache].level);
+    let mut inside: Option<usize> = None;
+    let mut unmatched = 0;
     for (index, level) in levels.iter_mut().enumerate() {
         let cache = chosen.iter().find(|(found, _)| *found == index);
-        level.name = match cache {
-            Some((_, cache)) => {
-                level.declared_bytes = Some(declared[*cache].size_bytes);
-                outermost_matched = *cache + 1 == declared.len();
-                format!("L{}", declared[*cache].level)
-            }
-            // A level outside the outermost declared cache can only be memory.
-            None if index == last && index > 0 && outermost_matched => {
+        if let Some((_, cache)) = cache {
+            level.declared_bytes = Some(declared[*cache].size_bytes);
+            level.name = format!("L{}", declared[*cache].level);
+            inside = Some(*cache);
+            unmatched = 0;
+            continue;
+        }
+        unmatched += 1;
+        let outermost = inside.is_some_and(|cache| cache + 1 == declared.len());
+        let place = match (inside, innermost) {
+            // The level outside the outermost declared cache can only be memory.
+            _ if index == last && unmatched == 1 && outermost => {
                 level.kind = LevelKind::Memory;
-                "DRAM".to_owned()
+                level.name = "DRAM".to_owned();
+                continue;
             }
-            None => {
-                outermost_matched = false;
-                format!("level {}", index + 1)
+            (Some(cache), _) => format!("past L{}", declared[cache].level),
+            (None, Some(innermost)) => format!("before L{innermost}"),
+            (None, None) => {
+                level.name = format!("level {}", index + 1);
+                continue;
             }
+        };
+        level.name = match unmatched {
+            1 => place,
+            _ => format!("{place} ({unmatched})"),
         };
     }
 }
@@ -159,14 +173,34 @@ mod tests {
         check(
             &[46 * KIB, 256 * KIB, 980 * KIB, 7 * MIB],
             &laptop,
-            &["L1", "level 2", "L2", "L3", "DRAM"],
+            &["L1", "past L1", "L2", "L3", "DRAM"],
         );
         // Beyond the last cache, memory that is not uniform has several levels.
         check(
             &[46 * KIB, MIB, 30 * MIB, 1024 * MIB],
             &laptop,
-            &["L1", "L2", "L3", "level 4", "level 5"],
+            &["L1", "L2", "L3", "past L3", "past L3 (2)"],
         );
+    }
+
+    #[test]
+    fn no_level_is_called_by_a_number_beside_a_cache_of_that_number() {
+        let laptop = [48 * KIB, MIB, 32 * MIB];
+        // Levels 1 to 3 are none of the caches, level 4 is the third cache.
+        check(
+            &[4 * KIB, 120 * KIB, 3 * MIB, 20 * MIB, 400 * MIB],
+            &laptop,
+            &[
+                "before L3",
+                "before L3 (2)",
+                "before L3 (3)",
+                "L3",
+                "past L3",
+                "past L3 (2)",
+            ],
+        );
+        // No end is near the outermost cache, so the last level may lie in that cache or beyond it.
+        check(&[46 * KIB, 980 * KIB], &laptop, &["L1", "L2", "past L2"]);
     }
 
     #[test]
