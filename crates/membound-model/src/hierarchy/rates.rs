@@ -114,7 +114,28 @@ pub fn model_levels(
         }
     };
     let levels = topology.levels.iter().zip(reaches(topology));
-    levels.map(of_level).collect()
+    let mut levels: Vec<ModelLevel> = levels.map(of_level).collect();
+    drop_repeated_rates(&mut levels);
+    levels
+}
+
+/// Marks rates as missing that cannot be distinguished from the rate of a level further inside: both
+/// rates would stand in a table as if the levels differed.
+fn drop_repeated_rates(levels: &mut [ModelLevel]) {
+    let mut inner: Option<(String, Figure)> = None;
+    for level in levels {
+        let Outcome::Known(rate) = level.rate_mops else {
+            continue;
+        };
+        match &inner {
+            Some((name, inner)) if (rate.low..=rate.high).contains(&inner.value) => {
+                let missing = format!("its rate cannot be distinguished from that of {name}");
+                level.rate_mops = Outcome::missing(missing.clone());
+                level.rate_gb_s = Outcome::missing(missing);
+            }
+            _ => inner = Some((level.name.clone(), rate)),
+        }
+    }
 }
 
 /// The longest line on the path to a level, and the hardware's time for it as symbol → factor.

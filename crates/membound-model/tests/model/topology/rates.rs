@@ -211,6 +211,48 @@ fn a_latency_curve_gives_no_rates() {
     }
 }
 
+/// The paper's levels with these times of a line, ±10 %; the first level has none.
+fn levels_with(times: [f64; 6]) -> Vec<ModelLevel> {
+    let topology = origin();
+    let next = std::cell::Cell::new(0);
+    let estimate = |_: &BTreeMap<String, f64>| {
+        let value = times[next.replace(next.get() + 1)];
+        Outcome::Known(Figure {
+            value,
+            low: 0.9 * value,
+            high: 1.1 * value,
+            basis: Basis::Estimated,
+        })
+    };
+    model_levels(&topology, FitData::Window, &estimate)
+}
+
+#[test]
+fn a_rate_like_that_of_a_level_further_inside_is_not_given_twice() {
+    let levels = levels_with([50.0, 800.0, 820.0, 850.0, 1300.0, 1310.0]);
+    let rated = |levels: &[ModelLevel]| -> Vec<bool> {
+        let rates = levels.iter();
+        rates
+            .map(|level| level.rate_mops.known().is_some() && level.rate_gb_s.known().is_some())
+            .collect()
+    };
+    assert_eq!(
+        rated(&levels),
+        [false, true, true, false, false, true, false]
+    );
+    let why = levels[4].rate_gb_s.why_missing().unwrap();
+    let inner = &levels[2].name;
+    assert_eq!(
+        why.reason,
+        format!("its rate cannot be distinguished from that of {inner}")
+    );
+    // The time of a line is still given.
+    assert!((known(&levels[4].ns_per_line) - 850.0).abs() < 1e-9);
+    // Each of these is more than 10 % slower than the one before.
+    let levels = levels_with([50.0, 60.0, 80.0, 100.0, 120.0, 140.0]);
+    assert_eq!(rated(&levels), [false, true, true, true, true, true, true]);
+}
+
 #[test]
 fn reach_adds_up_own_sizes() {
     let reach = |topology: &Topology| {
