@@ -72,6 +72,7 @@ impl Parts {
         // Most cells yield one part; reserving avoids copying tens of megabytes as the vector grows.
         let mut parts = Vec::with_capacity(tally.sites.len());
         let mut starts = vec![0];
+        let rates = iteration_rates(run);
         for (index, cost) in costs.iter_mut().enumerate() {
             let site = SiteId(index as u32);
             let division = Division {
@@ -83,6 +84,7 @@ impl Parts {
                 cost,
                 times: tally.of(site),
                 touched: touches.counted(site, groups),
+                rates: rates.get(&site),
             };
             division.divide(&mut parts);
             starts.push(parts.len() as u32);
@@ -247,6 +249,28 @@ struct OwnLevels {
     missed: Estimate,
 }
 
+/// Executions per nanosecond, by thread.
+type RateOfThreads = BTreeMap<ThreadId, f64>;
+
+/// Rates of sites whose loops were counted without patches.
+fn iteration_rates(run: &RunData) -> BTreeMap<SiteId, RateOfThreads> {
+    let mut sums: BTreeMap<SiteId, BTreeMap<ThreadId, (u64, u64)>> = BTreeMap::new();
+    for row in &run.laps {
+        let of_site = sums.entry(row.site).or_default();
+        let (count, cpu_ns) = of_site.entry(row.thread).or_default();
+        *count += row.count;
+        *cpu_ns += row.cpu_ns;
+    }
+    let rate = |(thread, (count, cpu_ns)): (ThreadId, (u64, u64))| {
+        (cpu_ns > 0).then(|| (thread, count as f64 / cpu_ns as f64))
+    };
+    let of_site = |(site, sums): (SiteId, BTreeMap<_, _>)| {
+        let rates: RateOfThreads = sums.into_iter().filter_map(rate).collect();
+        (site, rates)
+    };
+    sums.into_iter().map(of_site).collect()
+}
+
 /// Division of one site's time and stall.
 struct Division<'a> {
     run: &'a RunData,
@@ -259,6 +283,8 @@ struct Division<'a> {
     times: &'a [SiteTime],
     /// Recorded accesses, by thread and object.
     touched: Vec<AccessTotal>,
+    /// Rates of its executions, where its loop was counted without patches.
+    rates: Option<&'a RateOfThreads>,
 }
 
 /// Evidence about a site in one thread.
@@ -278,19 +304,24 @@ impl Division<'_> {
     fn divide(&self, parts: &mut Vec<Part>) {
         let threads = self.threads();
         let all = sum(&self.touched);
-        let all_represented = all.represented;
         let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
         // Threads with too few observations use the objects of the whole site.
         let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
         let by_levels = self.levels_of_groups(&pooled_touches);
         let site_mean = all.mean();
+        let executed: Vec<Option<f64>> = self
+            .execution_shares(&threads, &all)
+            .into_iter()
+            .map(|share| Some(self.cost.executed?.count * share))
+            .collect();
         let beyond: Vec<f64> = threads
             .iter()
-            .map(|thread| self.beyond_hits(thread, &all))
+            .zip(&executed)
+            .map(|(thread, executed)| self.beyond_hits(thread, &all, *executed))
             .collect();
         let all_beyond: f64 = beyond.iter().sum();
         let all_time = self.cost.time_ns;
-        for (thread, beyond) in threads.iter().zip(beyond) {
+        for ((thread, beyond), executed) in threads.iter().zip(beyond).zip(executed) {
             let time_ns = thread.time_ns();
             // If the stall exceeds the time beyond hits (as a stream's estimate may), divide by time: then
             // no thread gets more stall than time.
@@ -303,15 +334,6 @@ impl Division<'_> {
             };
             let stall_ns = self.cost.stall.stall_ns.value * share;
             let thread_counts = sum(thread.touched);
-            let executed = self.cost.executed.map(|executed| {
-                if all_represented > 0.0 {
-                    executed.count * thread_counts.represented / all_represented
-                } else if all_time > 0.0 {
-                    executed.count * time_ns / all_time
-                } else {
-                    executed.count / threads.len() as f64
-                }
-            });
             let own: Vec<(GroupId, Counts)> = thread
                 .touched
                 .iter()
@@ -357,8 +379,10 @@ impl Division<'_> {
                 let latency = of_group(counts, group).and_then(|counts| {
                     let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
                     let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
+                    // The difference from the mean is a few accesses' and may lie below any hit's latency.
+                    let least_ns = self.machine.costs.l1_ns.min(mean_ns);
                     Some((
-                        (mean_ns + apart).max(0.0),
+                        (mean_ns + apart).max(least_ns),
                         count.unwrap_or(counts.represented),
                     ))
                 });
@@ -456,15 +480,35 @@ impl Division<'_> {
             .collect()
     }
 
-    /// Time of a thread at the site, in nanoseconds, beyond the cost of its executions as hits.
-    fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
+    /// Share of the site's executions that each of `threads` made: by rates of iterations, else by recorded
+    /// accesses, which a few windows may divide badly, else by time.
+    fn execution_shares(&self, threads: &[InThread<'_>], all: &Counts) -> Vec<f64> {
+        let usual = |rates: &RateOfThreads| rates.values().sum::<f64>() / rates.len() as f64;
+        let weight = |thread: &InThread<'_>| match self.rates.filter(|rates| !rates.is_empty()) {
+            Some(rates) => {
+                let own = rates.get(&thread.thread).copied();
+                thread.time_ns() * own.unwrap_or_else(|| usual(rates))
+            }
+            None if all.represented > 0.0 => sum(thread.touched).represented,
+            None => thread.time_ns(),
+        };
+        let weights: Vec<f64> = threads.iter().map(weight).collect();
+        let sum: f64 = weights.iter().sum();
+        let share = |weight: f64| match sum > 0.0 {
+            true => weight / sum,
+            false => 1.0 / weights.len() as f64,
+        };
+        weights.iter().copied().map(share).collect()
+    }
+
+    /// Time of a thread at the site, in nanoseconds, beyond the cost of its `executed` executions as hits.
+    fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts, executed: Option<f64>) -> f64 {
         let time_ns = thread.time_ns();
         let suffices = all.number >= MIN_TIMED_ACCESSES && all.represented > 0.0;
-        let Some(executed) = self.cost.executed.filter(|_| suffices) else {
-            return time_ns;
-        };
-        let count = executed.count * sum(thread.touched).represented / all.represented;
-        (time_ns - count * self.machine.costs.l1_ns).max(0.0)
+        match executed.filter(|_| suffices) {
+            Some(count) => (time_ns - count * self.machine.costs.l1_ns).max(0.0),
+            None => time_ns,
+        }
     }
 
     /// Latency beyond a hit of an object's average access, relative to that of `all`. An object with too

@@ -1,7 +1,7 @@
 //! Stalled shares by code, thread and level.
 
 use membound_analyze::Options;
-use membound_run::{Process, ProcessId, RunData, SiteKind, Thread};
+use membound_run::{Laps, Process, ProcessId, RunData, SiteKind, Thread};
 use membound_types::{InsightKind, Profile};
 
 use crate::synthetic::{From, Like, Synthetic};
@@ -194,6 +194,49 @@ fn time_without_samples_is_other_time() {
         after.time.cpu_s,
         1e-9,
         "parts",
+    );
+}
+
+/// A few windows may see mostly one of the threads.
+#[test]
+fn threads_share_executions_by_their_iterations() {
+    let mut program = Synthetic::new(10.0, 2);
+    let threads = [program.thread("first"), program.thread("second")];
+    let table = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let walk = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    let like = Like::chase(From::Dram, &[table]);
+    for (cpu, thread) in (0..).zip(threads) {
+        program.access(thread, cpu, walk, 0.0..10.0, &like);
+    }
+    let mut run = program.finish();
+    let mut number = 0;
+    run.accesses.retain(|access| {
+        number += 1;
+        access.thread == threads[0] || number % 10 == 0
+    });
+    let divided = |run: &RunData| {
+        let loads = views(run).profile.threads;
+        let loads: Vec<f64> = loads.iter().map(|row| row.share.loads.unwrap()).collect();
+        loads[0] / loads[1]
+    };
+    let by_windows = divided(&run);
+    assert!(!(0.2..5.0).contains(&by_windows), "{by_windows}");
+    run.laps = threads
+        .map(|thread| Laps {
+            site: walk.site,
+            thread,
+            from_ns: 0,
+            to_ns: 1_000_000_000,
+            count: 10_000_000,
+            more_count: None,
+            cpu_ns: 1_000_000_000,
+        })
+        .to_vec();
+    near(
+        divided(&run),
+        1.0,
+        0.1,
+        "executions of the first for each of the second",
     );
 }
 
