@@ -1,8 +1,8 @@
-//! `latency` on a terminal: the main curve as a picture, all curves as a table.
+//! `latency` on a terminal: families of curves as pictures, all curves as a table.
 
 use std::collections::BTreeSet;
 
-use membound_types::{Latency, Level, MachineInfo};
+use membound_types::{Latency, LatencyPoint, Level, MachineInfo};
 
 use super::detail::Detail;
 use super::out::Out;
@@ -43,14 +43,12 @@ pub(super) fn write(
             disturbed
         ),
     );
-    if let Some(main) = curves.first() {
-        plot(out, main, levels);
-    }
+    pictures(out, &curves, levels, detail);
     if detail == Detail::Full {
         table(out, &curves);
-        strides(out, latency);
+        strides(out, latency, levels);
         for family in facts::setting_families(latency) {
-            settings(out, &family);
+            settings(out, &family, levels);
         }
         if latency.points.iter().any(|p| p.prefetch_taint.is_some()) {
             taint(out, latency);
@@ -74,25 +72,78 @@ pub(super) fn skipped(out: &mut Out, texts: &[String]) {
     }
 }
 
-fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
-    let drawn = plot::Curve {
-        name: String::new(),
-        points: curve
-            .points
-            .iter()
-            .map(|p| (p.size_bytes as f64, p.ns))
-            .collect(),
-        look: Look::Line,
-        ink: 0,
+/// Draws the main curve with all curves that differ from it in one condition only, one picture for each
+/// kind of difference. Strides and prefetch settings are drawn beside their tables.
+fn pictures(out: &mut Out, curves: &[Curve<'_>], levels: &[Level], detail: Detail) {
+    let Some(main) = curves.first() else {
+        return;
     };
-    plot::write(
+    let plain = |curve: &&Curve<'_>| curve.main && curve.key.prefetch == main.key.prefetch;
+    let (alike, patterns): (Vec<&Curve<'_>>, Vec<&Curve<'_>>) = curves[1..]
+        .iter()
+        .filter(plain)
+        .partition(|curve| curve.key.pattern == main.key.pattern);
+    let drawn = |others: &[&Curve<'_>]| -> Vec<Drawn> {
+        let all: Vec<&Curve<'_>> = std::iter::once(main)
+            .chain(others.iter().copied())
+            .collect();
+        all.into_iter()
+            .map(|curve| Drawn {
+                title: curve.label.clone(),
+                points: places(&curve.points),
+            })
+            .collect()
+    };
+    overlay(out, "", drawn(&alike), levels);
+    if detail == Detail::Full && !patterns.is_empty() {
+        out.blank();
+        overlay(out, "", drawn(&patterns), levels);
+    }
+}
+
+/// One curve of an overlay: its title, and nanoseconds over bytes.
+struct Drawn {
+    title: String,
+    points: Vec<(f64, f64)>,
+}
+
+fn places(points: &[&LatencyPoint]) -> Vec<(f64, f64)> {
+    points
+        .iter()
+        .map(|point| (point.size_bytes as f64, point.ns))
+        .collect()
+}
+
+/// Draws curves over each other in one picture, with their names where they end; `remark` precedes the
+/// conditions that all titles have in common. False if there are too few points for a picture.
+fn overlay(out: &mut Out, remark: &str, mut curves: Vec<Drawn>, levels: &[Level]) -> bool {
+    let left_out = curves.len().saturating_sub(plot::MAX_NAMES);
+    curves.truncate(plot::MAX_NAMES);
+    let (common, titles) = common_words(&curves);
+    let remark: Vec<&str> = [remark, common.as_str()]
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    let legend = plot::legend(&titles, out.width());
+    let drawn: Vec<plot::Curve> = curves
+        .into_iter()
+        .zip(legend.names)
+        .enumerate()
+        .map(|(ink, (curve, name))| plot::Curve {
+            name,
+            points: curve.points,
+            look: Look::Line,
+            ink,
+        })
+        .collect();
+    let written = plot::write(
         out,
         &Picture {
             unit: "ns",
-            remark: &curve.label,
+            remark: &remark.join("; "),
             across: Across::Sizes,
             up: Up::Logarithmic,
-            curves: &[drawn],
+            curves: &drawn,
             rules: &[],
             ends: &levels
                 .iter()
@@ -100,6 +151,47 @@ fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
                 .collect::<Vec<_>>(),
         },
     );
+    if !written {
+        return false;
+    }
+    for line in legend.lines {
+        out.note(&line);
+    }
+    if left_out > 0 {
+        out.note(&format!(
+            "{} more in --json and --html",
+            units::plural(left_out, "curve")
+        ));
+    }
+    true
+}
+
+/// The conditions that all titles have in common, and each title without them. A single title is
+/// common as a whole.
+fn common_words(curves: &[Drawn]) -> (String, Vec<String>) {
+    let words =
+        |curve: &Drawn| -> Vec<String> { curve.title.split(", ").map(str::to_owned).collect() };
+    let all: Vec<Vec<String>> = curves.iter().map(words).collect();
+    let is_common = |word: &String| all.iter().all(|words| words.contains(word));
+    let common: Vec<String> = all
+        .first()
+        .map(|words| {
+            words
+                .iter()
+                .filter(|word| is_common(word))
+                .cloned()
+                .collect()
+        })
+        .unwrap_or_default();
+    let own = |words: &Vec<String>| -> String {
+        let own: Vec<&str> = words
+            .iter()
+            .filter(|word| !common.contains(word))
+            .map(String::as_str)
+            .collect();
+        own.join(", ")
+    };
+    (common.join(", "), all.iter().map(own).collect())
 }
 
 fn table(out: &mut Out, curves: &[Curve<'_>]) {
@@ -166,7 +258,7 @@ fn table(out: &mut Out, curves: &[Curve<'_>]) {
     }
 }
 
-fn strides(out: &mut Out, latency: &Latency) {
+fn strides(out: &mut Out, latency: &Latency, levels: &[Level]) {
     let Some(family) = facts::stride_families(latency).into_iter().next() else {
         return;
     };
@@ -185,6 +277,13 @@ fn strides(out: &mut Out, latency: &Latency) {
     let step = sizes.len().div_ceil(COLUMNS).max(1);
     let columns: Vec<u64> = sizes.iter().rev().step_by(step).rev().copied().collect();
     out.heading("ns by stride", &family.label);
+    let drawn = family.strides.iter().map(|(stride, points)| Drawn {
+        title: units::bytes(*stride),
+        points: places(points),
+    });
+    if overlay(out, "each curve a stride", drawn.collect(), levels) {
+        out.blank();
+    }
     let mut table = Table::new().figures("stride");
     for size in &columns {
         table = table.figures(&units::bytes(*size));
@@ -205,12 +304,19 @@ fn strides(out: &mut Out, latency: &Latency) {
     out.table(&table);
 }
 
-/// One row per prefetch setting, and a sentence about the differences.
-fn settings(out: &mut Out, family: &SettingFamily<'_>) {
+/// A picture and a table with one curve or row per prefetch setting, and a sentence about the differences.
+fn settings(out: &mut Out, family: &SettingFamily<'_>, levels: &[Level]) {
     let sizes = family.sizes();
     let step = sizes.len().div_ceil(COLUMNS - 1).max(1);
     let columns: Vec<u64> = sizes.iter().rev().step_by(step).rev().copied().collect();
     out.heading("ns by prefetch setting", &family.label);
+    let drawn = family.settings.iter().map(|(title, points)| Drawn {
+        title: title.clone(),
+        points: places(points),
+    });
+    if overlay(out, "each curve a setting", drawn.collect(), levels) {
+        out.blank();
+    }
     let mut table = Table::new().words("setting");
     for size in &columns {
         table = table.figures(&units::bytes(*size));

@@ -70,8 +70,8 @@ pub(super) struct Picture<'a> {
     pub(super) ends: &'a [(u64, &'a str)],
 }
 
-/// Writes the picture; nothing if there are too few values, or all at one place.
-pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
+/// Writes the picture; nothing, and false, if there are too few values, or all at one place.
+pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
     let curves: Vec<Vec<(f64, f64)>> = picture
         .curves
         .iter()
@@ -79,7 +79,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         .collect();
     let all = || curves.iter().flatten();
     let Some((first, last)) = extent(all().map(|point| point.0)) else {
-        return;
+        return false;
     };
     let rules: Vec<f64> = picture
         .rules
@@ -87,10 +87,10 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         .filter_map(|value| on_axes(picture, &[(1.0, *value)]).first().map(|it| it.1))
         .collect();
     let Some((low, high)) = extent(all().map(|point| point.1).chain(rules.iter().copied())) else {
-        return;
+        return false;
     };
     if !has_enough_points(curves.iter().map(Vec::len)) || last <= first {
-        return;
+        return false;
     }
     let (low, high) = match picture.up {
         Up::FromZero => (0.0, high * 1.02),
@@ -128,12 +128,12 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
     let head = format!("{unit}  ({})", clean(picture.remark));
     let fits = !picture.remark.is_empty() && display_width(&head) <= out.width();
     let mut lines = vec![if fits { head } else { unit }];
+    let labels = match picture.up {
+        Up::Logarithmic => logarithmic_labels(low, high),
+        Up::FromZero => std::array::from_fn(|row| even_value(high, row)),
+    };
     let rows = plot.lines(out.color());
-    for (row, (line, columns_used)) in rows.into_iter().enumerate() {
-        let label = match picture.up {
-            Up::Logarithmic => round_value(low, high, row),
-            Up::FromZero => even_value(high, row),
-        };
+    for ((row, (line, columns_used)), label) in rows.into_iter().enumerate().zip(labels) {
         let name = names_by_row[row]
             .as_ref()
             .map_or_else(String::new, |(name, ink)| {
@@ -160,6 +160,39 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
         lines.push(format!("{:>MARGIN$}  {marks}", "ends"));
     }
     out.verbatim(&lines);
+    true
+}
+
+/// Most curves that can have a name beside the picture.
+pub(super) const MAX_NAMES: usize = ROWS;
+
+/// Names of curves beside a picture, and the lines that explain them.
+pub(super) struct Legend {
+    /// Name of each curve.
+    pub(super) names: Vec<String>,
+    /// `A: first title`, … if the names are letters; else empty.
+    pub(super) lines: Vec<String>,
+}
+
+/// Names curves by their `titles` if these fit beside a picture `width` columns wide, else by capital letters,
+/// which differ from the letters of tables.
+pub(super) fn legend(titles: &[String], width: usize) -> Legend {
+    const MAX_TITLE: usize = 20;
+    let longest = titles.iter().map(|title| display_width(title)).max();
+    let longest = longest.unwrap_or(0);
+    if longest <= MAX_TITLE && longest + 1 + MARGIN + 2 + MIN_COLUMNS <= width {
+        return Legend {
+            names: titles.to_vec(),
+            lines: Vec::new(),
+        };
+    }
+    let names: Vec<String> = ('A'..='Z').map(String::from).take(titles.len()).collect();
+    let lines = names.iter().zip(titles);
+    let lines = lines.map(|(name, title)| format!("{name}: {title}"));
+    Legend {
+        lines: lines.collect(),
+        names,
+    }
 }
 
 /// True if a curve with one of these numbers of values makes a picture.
@@ -230,6 +263,27 @@ fn name_of_each_row(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, 
         }
     }
     rows
+}
+
+/// Labels of a logarithmic axis by row; at least two have a text. Both ends are decimal logarithms.
+fn logarithmic_labels(low: f64, high: f64) -> [String; ROWS] {
+    const MIN_LABELS: usize = 2;
+    let labels = std::array::from_fn(|row| round_value(low, high, row));
+    if labels.iter().filter(|label| !label.is_empty()).count() >= MIN_LABELS {
+        return labels;
+    }
+    // A range such as 2 to 3 holds too few round values, so the labels are multiples of one step.
+    let step = round_step((10_f64.powf(high) - 10_f64.powf(low)) / 4.0);
+    let height = (high - low) / ROWS as f64;
+    std::array::from_fn(|row| {
+        let bottom = high - height * (row + 1) as f64;
+        let value = (10_f64.powf(bottom) / step).ceil() * step;
+        if value > 0.0 && value.log10() < bottom + height {
+            units::compact(value)
+        } else {
+            String::new()
+        }
+    })
 }
 
 /// Round value (1, 2 or 5 times a power of ten) that lies in a row of the plot, if there is one; both ends
@@ -404,6 +458,66 @@ mod tests {
             ends: &[],
         };
         assert_eq!(shown(&picture, Style::default()), "\n");
+    }
+
+    #[test]
+    fn every_picture_has_labels_beside_its_values() {
+        for (low, high) in [
+            (2.0, 3.0),
+            (2.0, 5.0),
+            (1.01, 1.02),
+            (3.1, 4.9),
+            (51.0, 99.0),
+            (0.2, 900.0),
+        ] {
+            for up in [Up::Logarithmic, Up::FromZero] {
+                let values = [(1.0, low), (2.0, low), (3.0, high), (4.0, high)];
+                let curves = [curve("", &values, 0)];
+                let picture = Picture {
+                    unit: "ns",
+                    remark: "",
+                    across: Across::Numbers,
+                    up,
+                    curves: &curves,
+                    rules: &[],
+                    ends: &[],
+                };
+                let text = shown(&picture, Style::default());
+                let mut labels: Vec<&str> = text
+                    .lines()
+                    .filter_map(|line| line.split_once('│'))
+                    .map(|(label, _)| label.trim())
+                    .filter(|label| !label.is_empty())
+                    .collect();
+                let found = labels.len();
+                labels.dedup();
+                assert!(
+                    found >= 2 && labels.len() == found,
+                    "{low} to {high}:\n{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn long_titles_become_letters_with_a_line_each() {
+        let titles = [
+            "as found".to_owned(),
+            "dscr=16 usual depth, stride-N".to_owned(),
+        ];
+        let long = legend(&titles, 80);
+        assert_eq!(long.names, ["A", "B"]);
+        assert_eq!(
+            long.lines,
+            ["A: as found", "B: dscr=16 usual depth, stride-N"]
+        );
+        let short = legend(&titles[..1], 80);
+        assert_eq!(
+            (short.names, short.lines),
+            (vec!["as found".to_owned()], vec![])
+        );
+        // On a narrow terminal short titles do not fit either.
+        assert_eq!(legend(&titles[..1], 40).names, ["A"]);
     }
 
     #[test]

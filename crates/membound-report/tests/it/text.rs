@@ -2,7 +2,8 @@
 
 use membound_report::text::{self, Style};
 use membound_types::{
-    Document, Kind, LatencyPoint, MachineProfile, Outcome, PrefetchState, SCHEMA_VERSION,
+    Document, Kind, LatencyPoint, MachineProfile, NodeId, NodePolicy, Outcome, PageKind, Pattern,
+    PrefetchState, SCHEMA_VERSION,
 };
 use textwrap::core::display_width;
 
@@ -209,4 +210,54 @@ fn an_incomplete_part_is_marked() {
     for (name, shown) in all(&profile, Style::default()) {
         assert!(name == "levels" || shown.contains("! incomplete"), "{name}");
     }
+}
+
+#[test]
+fn curves_of_a_family_share_a_picture_with_their_names() {
+    let drawn = |text: &str, name: &str| {
+        let mut lines = text.lines().filter(|line| line.contains('│'));
+        lines.any(|line| line.ends_with(&format!(" {name}")))
+    };
+    let mut profile = fixture::two_nodes(8);
+    let shown = |profile: &MachineProfile| {
+        let document = document(profile, Kind::Latency, &profile.latency);
+        text::latency(&document, &profile.levels, Style::default())
+    };
+    let text = shown(&profile);
+    for name in [
+        "thp, 1 copy",
+        "thp, 2 copies",
+        "4k, 1 copy",
+        "stride",
+        "16 B",
+        "1 KiB",
+    ] {
+        assert!(drawn(&text, name), "{name} is not in\n{text}");
+    }
+    // The second node is a curve of its own.
+    let Outcome::Known(latency) = &mut profile.latency else {
+        panic!("the fixture has latencies");
+    };
+    let remote: Vec<LatencyPoint> = latency
+        .points
+        .iter()
+        .filter(|point| point.page == PageKind::Thp && point.pattern == Pattern::Random)
+        .map(|point| LatencyPoint {
+            node: NodePolicy::Node(NodeId(1)),
+            ns: 1.7 * point.ns,
+            ..point.clone()
+        })
+        .collect();
+    latency.points.extend(remote);
+    let text = shown(&profile);
+    assert!(drawn(&text, "thp, 1 copy, node 1"), "{text}");
+    // Long titles of settings are letters with a legend.
+    let text = shown(&in_three_settings());
+    for line in ["  A: as found", "  B: dscr=1 none"] {
+        assert!(
+            text.lines().any(|it| it == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(drawn(&text, "A") && drawn(&text, "B"), "{text}");
 }
