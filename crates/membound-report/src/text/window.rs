@@ -7,12 +7,15 @@ use membound_types::{Window, WindowKernel, WindowPoint};
 use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
+use super::plot::{self, Across, Look, Picture, Up};
 use super::table::{Align, Table};
 use crate::facts::windows::{self, Series};
 use crate::units;
 
 const ROWS: usize = 24;
 const BRIEF_ROWS: usize = 5;
+/// Most curves in a picture: more would hide each other.
+const MAX_CURVES: usize = 6;
 
 pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
     out.heading(
@@ -43,13 +46,16 @@ pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
     }
 }
 
-/// Table of one series: one row per area; for each window size the time and the rate.
+/// Picture and table of one series: in the table one row per area; for each window size the time and the rate.
 fn table(out: &mut Out, series: &Series<'_>, all: &[Series<'_>], detail: Detail) {
     if detail == Detail::Full {
         out.blank();
         out.line(&series.title(all));
     }
     let sizes: BTreeSet<u64> = series.points.iter().map(|p| p.window_bytes).collect();
+    if detail == Detail::Full && picture(out, series, &sizes) {
+        out.blank();
+    }
     let rows = series.by_area();
     let most = if detail == Detail::Full {
         ROWS
@@ -89,4 +95,43 @@ fn table(out: &mut Out, series: &Series<'_>, all: &[Series<'_>], detail: Detail)
     if step > 1 && detail == Detail::Full {
         out.note(&format!("one area in {step} is shown; --json has all"));
     }
+}
+
+/// Draws the measured times over the areas, one curve for each window size. False if there are too few
+/// points for a picture.
+fn picture(out: &mut Out, series: &Series<'_>, sizes: &BTreeSet<u64>) -> bool {
+    // Of many window sizes show the smallest, and others at even steps.
+    let step = sizes.len().div_ceil(MAX_CURVES).max(1);
+    let drawn: Vec<plot::Curve> = sizes
+        .iter()
+        .step_by(step)
+        .enumerate()
+        .map(|(ink, size)| {
+            let mut points: Vec<(f64, f64)> = series
+                .points
+                .iter()
+                .filter(|point| point.window_bytes == *size)
+                .map(|point| (point.area_bytes as f64, point.seconds_per_window * 1e9))
+                .collect();
+            points.sort_by(|one, other| one.0.total_cmp(&other.0));
+            plot::Curve {
+                name: units::bytes(*size),
+                points,
+                look: Look::Line,
+                ink,
+            }
+        })
+        .collect();
+    plot::write(
+        out,
+        &Picture {
+            unit: "ns",
+            remark: "per window of a size, over the area; as measured",
+            across: Across::Sizes,
+            up: Up::Logarithmic,
+            curves: &drawn,
+            rules: &[],
+            ends: &[],
+        },
+    )
 }

@@ -261,3 +261,17 @@ fn curves_of_a_family_share_a_picture_with_their_names() {
     }
     assert!(drawn(&text, "A") && drawn(&text, "B"), "{text}");
 }
+
+#[test]
+fn measured_windows_are_drawn_whatever_their_levels() {
+    let profile = fixture::two_nodes(8);
+    let mut document = document(&profile, Kind::Window, &profile.window);
+    // A ramp has no levels.
+    for point in &mut document.part.points {
+        point.seconds_per_window = 1e-9 * (point.area_bytes as f64).log2();
+    }
+    let text = text::window(&document, Style::default());
+    let pictures = text.matches("over the area; as measured").count();
+    assert_eq!(pictures, 2, "one for each kernel:\n{text}");
+    assert!(text.lines().any(|line| line.ends_with(" 1 KiB")), "{text}");
+}
