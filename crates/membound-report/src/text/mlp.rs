@@ -1,10 +1,13 @@
 //! The part `mlp` on a terminal: windows of the core, and memory-level parallelism.
 
-use membound_types::{AreaPoint, Filler, MachineInfo, Mlp, Outcome, PageWalks, WindowLimit};
+use membound_types::{
+    AreaPoint, Basis, Figure, Filler, MachineInfo, Mlp, Outcome, PageWalks, WindowLimit,
+};
 
 use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
+use super::plot::{self, Across, Look, Picture, Up};
 use super::table::{Align, Table};
 use super::{plane, sequence};
 use crate::{facts, units};
@@ -236,6 +239,15 @@ fn page_walks(out: &mut Out, mlp: &Mlp) {
     }
 }
 
+/// Cycles of a point of the area sweep; `None` if the time cannot be distinguished from that of the empty
+/// kernel, which has been subtracted from it.
+fn distinct_cycles(point: &AreaPoint) -> Option<f64> {
+    /// Half the width of a 95 % interval in spreads of the batches, as for every time of this part.
+    const HALF_WIDTH: f64 = 1.96;
+    let low = point.cycles - HALF_WIDTH * point.spread.abs();
+    (point.cycles.is_finite() && low > 0.0).then_some(point.cycles)
+}
+
 fn areas(out: &mut Out, mlp: &Mlp) {
     let Some(most) = mlp.areas.iter().map(|point| point.loads).max() else {
         return;
@@ -244,19 +256,25 @@ fn areas(out: &mut Out, mlp: &Mlp) {
         "area sweep",
         &format!("cycles of 1 and of {most} accesses at once"),
     );
+    if area_picture(out, mlp, most) {
+        out.blank();
+    }
     let mut table = Table::new()
         .figures("area")
         .figures("1")
         .figures(&most.to_string())
         .figures("ratio")
         .words("expected hits");
+    let mut left_out = false;
     for point in mlp.areas.iter().filter(|point| point.loads == most) {
         let one = mlp
             .areas
             .iter()
-            .find(|p| p.area_bytes == point.area_bytes && p.loads == 1)
-            .map(|p| units::number(p.cycles))
-            .unwrap_or_default();
+            .find(|p| p.area_bytes == point.area_bytes && p.loads == 1);
+        let all_cycles = distinct_cycles(point);
+        let one_cycles = one.and_then(distinct_cycles);
+        left_out |= all_cycles.is_none() || (one.is_some() && one_cycles.is_none());
+        let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), units::number);
         let expected: Vec<String> = point
             .expected
             .iter()
@@ -265,16 +283,66 @@ fn areas(out: &mut Out, mlp: &Mlp) {
             .collect();
         table.row([
             units::bytes(point.area_bytes),
-            one,
-            units::number(point.cycles),
-            units::number(point.ratio),
+            one.map_or_else(String::new, |_| cell(one_cycles)),
+            cell(all_cycles),
+            cell(all_cycles.and(one_cycles).map(|_| point.ratio)),
             expected.join(", "),
         ]);
     }
     out.table(&table);
+    if left_out {
+        out.note("– a time that cannot be told apart from that of the empty kernel");
+    }
 }
 
-/// Hits by level for each area and N. Areas served by a single level have one row.
+/// Draws T(N) over the area, one curve for each N (figure 5.1 of document 000). False if there are too few
+/// points for a picture.
+fn area_picture(out: &mut Out, mlp: &Mlp, most: u32) -> bool {
+    let mut loads: Vec<u32> = mlp.areas.iter().map(|point| point.loads).collect();
+    loads.sort_unstable();
+    loads.dedup();
+    let fewest = loads.first().copied().unwrap_or(most);
+    // More names than this would stand beside rows in which other curves end.
+    const MAX_NAMES: u32 = 6;
+    let step = (most - fewest).div_ceil(MAX_NAMES).max(1);
+    let drawn: Vec<plot::Curve> = loads
+        .iter()
+        .enumerate()
+        .map(|(ink, loads)| {
+            let mut points: Vec<(f64, f64)> = mlp
+                .areas
+                .iter()
+                .filter(|point| point.loads == *loads)
+                .filter_map(|point| Some((point.area_bytes as f64, distinct_cycles(point)?)))
+                .collect();
+            points.sort_by(|one, other| one.0.total_cmp(&other.0));
+            plot::Curve {
+                name: if (most - loads).is_multiple_of(step) {
+                    format!("N={loads}")
+                } else {
+                    String::new()
+                },
+                points,
+                look: Look::Line,
+                ink,
+            }
+        })
+        .collect();
+    plot::write(
+        out,
+        &Picture {
+            unit: "cycles",
+            remark: &format!("for all N accesses, over the area; N = {fewest}…{most}"),
+            across: Across::Sizes,
+            up: Up::Logarithmic,
+            curves: &drawn,
+            rules: &[],
+            ends: &[],
+        },
+    )
+}
+
+/// Hits by level for each area and N. Areas whose levels serve the same share at every N have one row.
 fn hits(out: &mut Out, mlp: &Mlp) {
     let Some(source) = facts::hits_source(&mlp.areas) else {
         return;
@@ -284,6 +352,7 @@ fn hits(out: &mut Out, mlp: &Mlp) {
     let mut areas: Vec<u64> = mlp.areas.iter().map(|point| point.area_bytes).collect();
     areas.sort_unstable();
     areas.dedup();
+    let mut shared = false;
     for area in areas {
         let mut points: Vec<&AreaPoint> = mlp
             .areas
@@ -294,12 +363,14 @@ fn hits(out: &mut Out, mlp: &Mlp) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             continue;
         };
+        let all = format!("{}…{}", first.loads, last.loads);
         if let Some(level) = facts::only_level(&points) {
-            table.row([
-                units::bytes(area),
-                format!("{}…{}", first.loads, last.loads),
-                format!("all {level}"),
-            ]);
+            table.row([units::bytes(area), all, format!("all {level}")]);
+            continue;
+        }
+        if points.len() > 1 && same_shares(&points) {
+            shared = true;
+            table.row([units::bytes(area), all, shares(first)]);
             continue;
         }
         for point in &points {
@@ -313,6 +384,60 @@ fn hits(out: &mut Out, mlp: &Mlp) {
     if !table.is_empty() {
         out.table(&table);
     }
+    if shared {
+        out.note("in %: the share of the accesses that a level serves, the same for every N");
+    }
+}
+
+/// Share of the accesses of a point that each level serves, with its interval, innermost level first.
+fn hit_shares(point: &AreaPoint) -> impl Iterator<Item = (&str, Figure)> {
+    let loads = f64::from(point.loads.max(1));
+    point.hits.known().into_iter().flatten().map(move |level| {
+        let share = Figure {
+            value: level.hits.value / loads,
+            low: level.hits.low / loads,
+            high: level.hits.high / loads,
+            basis: level.hits.basis,
+        };
+        (level.level.as_str(), share)
+    })
+}
+
+/// True if every level serves the same share of the accesses at each N.
+fn same_shares(points: &[&AreaPoint]) -> bool {
+    const MAX_DIFFERENCE: f64 = 0.005;
+    let Some((first, others)) = points.split_first() else {
+        return false;
+    };
+    let first: Vec<(&str, Figure)> = hit_shares(first).collect();
+    others.iter().all(|point| {
+        let other: Vec<(&str, Figure)> = hit_shares(point).collect();
+        let mut pairs = first.iter().zip(&other);
+        first.len() == other.len()
+            && pairs.all(|((level, one), (other_level, other))| {
+                level == other_level && (one.value - other.value).abs() <= MAX_DIFFERENCE
+            })
+    })
+}
+
+/// Formats the shares of one point: `L1 75 % [73, 77], L2 25 % [23, 27]`. Levels that serve hardly any access
+/// are left out.
+fn shares(point: &AreaPoint) -> String {
+    const HARDLY: f64 = 0.005;
+    let percent = |share: f64| format!("{:.0}", 100.0 * share.clamp(0.0, 1.0));
+    let parts: Vec<String> = hit_shares(point)
+        .filter(|(_, share)| share.value > HARDLY)
+        .map(|(level, share)| match share.basis {
+            Basis::Measured => format!("{level} {}", units::percent(share.value)),
+            _ => format!(
+                "{level} {} [{}, {}]",
+                units::percent(share.value),
+                percent(share.low),
+                percent(share.high)
+            ),
+        })
+        .collect();
+    parts.join(", ")
 }
 
 /// Effect of the choice of pages: times over all placements, and their spread.

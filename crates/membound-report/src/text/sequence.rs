@@ -1,6 +1,6 @@
 //! Loads in sequence on a terminal: T(n) = n·M + C, and where it does not hold.
 
-use membound_types::{Mlp, Outcome};
+use membound_types::{Figure, Mlp, Outcome, SequentialLine};
 
 use super::out::Out;
 use super::table::{Align, Table};
@@ -19,7 +19,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp) {
         .figures("interval")
         .column("times", Align::Right, 1);
     let mut verdicts = Vec::new();
-    let mut bends = Vec::new();
+    let mut readings = Vec::new();
     for run in facts::runs(mlp) {
         let title = facts::mlp_title(run);
         let line = match &run.sequential_line {
@@ -30,7 +30,8 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp) {
             }
         };
         verdicts.push(format!("{title} {}", facts::line_verdict(line)));
-        bends.extend(facts::bend_reading(&title, line));
+        readings.extend(facts::bend_reading(&title, line));
+        readings.extend(first_load_reading(&title, run, line));
         let left_out = line.bend.map_or(line.left_out, |bend| bend.left_out);
         let times = line.points + line.left_out;
         let times = match left_out {
@@ -60,7 +61,123 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp) {
     if !verdicts.is_empty() {
         out.note(&format!("the line: {}", verdicts.join("; ")));
     }
-    for bend in bends {
-        out.warning(&bend);
+    for reading in readings {
+        out.warning(&reading);
+    }
+}
+
+/// The line through the fewest loads: the part before a bend, or the line without one.
+fn first_part(line: &SequentialLine) -> (Figure, Figure) {
+    match &line.bend {
+        Some(bend) => (bend.before.load_cycles, bend.before.overhead_cycles),
+        None => (line.load_cycles, line.overhead_cycles),
+    }
+}
+
+/// Explains what is unexpected about the first loads: a C below zero, and a single load whose time is not
+/// the line's at n = 1. `None` if neither is more than chance.
+///
+/// The same kernel times one load and n loads: each load but the last is followed by the fillers that keep
+/// the next one out of the window, and the time of the empty kernel is subtracted once.
+fn first_load_reading(title: &str, run: &Mlp, line: &SequentialLine) -> Option<String> {
+    let (load, overhead) = first_part(line);
+    let mut sentences = Vec::new();
+    if overhead.high < 0.0 {
+        sentences.push(format!(
+            "C is below zero ({}), so it is no cost of an execution: M includes the fillers that keep a \
+             load apart from the one before, which the first load does not have, and the time of the \
+             empty kernel is subtracted although part of it may pass while loads wait",
+            units::interval(overhead.low, overhead.high)
+        ));
+    }
+    if let Some(one) = run.one_load_cycles.known() {
+        let at_one = load.value + overhead.value;
+        let half_width = |figure: &Figure| (figure.high - figure.low) / 2.0;
+        let allowed = half_width(&load).hypot(half_width(&overhead)) + half_width(one);
+        let difference = one.value - at_one;
+        if allowed.is_finite() && difference.abs() > allowed {
+            let side = if difference > 0.0 { "above" } else { "below" };
+            sentences.push(format!(
+                "one load alone takes {} cycles, {side} the line's M + C = {}: both have the same \
+                 kernel and fillers, but the line follows all n, and n = 1 does not lie on it",
+                units::number(one.value),
+                units::number(at_one)
+            ));
+        }
+    }
+    (!sentences.is_empty()).then(|| format!("{title}: {}", sentences.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::{Basis, SequentialBend, SequentialPart};
+
+    use super::*;
+
+    const fn figure(value: f64, half_width: f64) -> Figure {
+        Figure {
+            value,
+            low: value - half_width,
+            high: value + half_width,
+            basis: Basis::Estimated,
+        }
+    }
+
+    /// A line that bends at n = 9, after a first part with this C.
+    fn bent(overhead: Figure) -> SequentialLine {
+        let part = |from_loads, to_loads, load_cycles, overhead_cycles| SequentialPart {
+            from_loads,
+            to_loads,
+            load_cycles,
+            overhead_cycles,
+        };
+        SequentialLine {
+            load_cycles: figure(690.0, 40.0),
+            load_error: 18.0,
+            overhead_cycles: figure(-414.0, 300.0),
+            overhead_error: 130.0,
+            scatter_cycles: 215.0,
+            points: 12,
+            left_out: 0,
+            bend_p_value: Some(1e-6),
+            bend: Some(SequentialBend {
+                at_loads: 9,
+                before: part(1, 9, figure(632.0, 9.0), overhead),
+                after: part(9, 12, figure(915.0, 23.0), figure(-2763.0, 230.0)),
+                scatter_cycles: 22.0,
+                left_out: 0,
+            }),
+        }
+    }
+
+    fn reading(one: f64, overhead: Figure) -> Option<String> {
+        let run = Mlp {
+            one_load_cycles: Outcome::Known(figure(one, 31.0)),
+            ..Mlp::default()
+        };
+        first_load_reading("thp", &run, &bent(overhead))
+    }
+
+    #[test]
+    fn a_first_part_below_zero_and_a_single_load_off_the_line_are_explained() {
+        let text = reading(551.0, figure(-216.0, 50.0)).unwrap();
+        assert!(
+            text.starts_with("thp: C is below zero ([-266, -166])"),
+            "{text}"
+        );
+        assert!(
+            text.contains("one load alone takes 551 cycles, above the line's M + C = 416"),
+            "{text}"
+        );
+        // The line's own value at n = 1, within the intervals.
+        let text = reading(450.0, figure(-216.0, 50.0)).unwrap();
+        assert!(!text.contains("one load alone"), "{text}");
+        // A C that may be zero, and a single load below the line.
+        let text = reading(551.0, figure(50.0, 60.0)).unwrap();
+        assert!(
+            text.starts_with("thp: one load alone takes 551 cycles, below the line's M + C = 682"),
+            "{text}"
+        );
+        assert_eq!(reading(680.0, figure(50.0, 60.0)), None);
     }
 }

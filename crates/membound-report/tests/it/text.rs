@@ -275,3 +275,41 @@ fn measured_windows_are_drawn_whatever_their_levels() {
     assert_eq!(pictures, 2, "one for each kernel:\n{text}");
     assert!(text.lines().any(|line| line.ends_with(" 1 KiB")), "{text}");
 }
+
+#[test]
+fn an_area_whose_time_is_that_of_the_empty_kernel_has_neither_time_nor_ratio() {
+    let profile = fixture::two_nodes(8);
+    let mut document = document(&profile, Kind::Mlp, &profile.mlp);
+    for point in &mut document.part.areas {
+        if point.area_bytes == 1 << 10 && point.loads == 1 {
+            (point.cycles, point.spread) = (0.0, 4.0);
+        }
+        if point.area_bytes == 2 << 10 && point.loads == 11 {
+            (point.cycles, point.spread) = (4.0, 3.0);
+        }
+    }
+    let text = text::mlp(&document, Style::default());
+    let at = text.find("area sweep").expect("the sweep has a table");
+    let row = |size: &str| -> Vec<&str> {
+        let line = text[at..]
+            .lines()
+            .find(|line| line.trim_start().starts_with(size));
+        let words = line.expect("each area has a row").split_whitespace();
+        words.skip(2).take(3).collect()
+    };
+    assert_eq!(row("1 KiB  "), ["–", "14.1", "–"]);
+    assert_eq!(row("2 KiB  ")[1..], ["–", "–"]);
+    assert!(text[at..].contains("cannot be told apart from that of the empty kernel"));
+    assert!(
+        text[at..].contains(" N=11") && text[at..].contains(" N=1\n"),
+        "{text}"
+    );
+    // One line an area, because every N has the same shares.
+    let at = text
+        .find("hits of N accesses")
+        .expect("the hits have a table");
+    let rows = text[at..]
+        .lines()
+        .filter(|line| line.starts_with(" 64 KiB"));
+    assert_eq!(rows.count(), 1, "{text}");
+}
