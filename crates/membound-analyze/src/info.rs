@@ -153,7 +153,6 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
         "the run holds no machine profile",
         Some("run `membound measure` before recording"),
     );
-    missing.extend(late(run));
     missing
 }
 
@@ -161,7 +160,7 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
 const MAX_UNREPORTED_EARLY_SHARE: f64 = 0.25;
 
 /// Reports that accesses were not timed in the first part of the run.
-fn late(run: &RunData) -> Option<Missing> {
+pub(crate) fn late(run: &RunData) -> Option<Missing> {
     let first_ns = run.accesses.iter().map(|access| access.t_ns).min()?;
     let timed: BTreeSet<SiteId> = run.accesses.iter().map(|access| access.site).collect();
     let frames: BTreeSet<FrameId> = (run.attributions.iter())

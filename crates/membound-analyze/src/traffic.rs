@@ -92,20 +92,15 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         let without = without.into_iter();
         let without = without.map(|reason| info::lacking("elsewhere", reason, remedy));
         traffic.missing.extend(without);
-    } else if bandwidth.is_empty() {
-        traffic.missing.push(match caches {
-            None => missing(
-                "no machine profile gives the sizes of caches",
-                Some("run `membound measure` first"),
-            ),
-            Some(_) => missing(
-                "no burst of accesses was recorded",
-                run.meta
-                    .latencies
-                    .then_some("let the program run longer")
-                    .or(Some("start the program with `membound profile -- COMMAND`")),
-            ),
-        });
+    } else {
+        let (reason, remedy) = why_not_modelled(context, caches.is_some());
+        if bandwidth.is_empty() {
+            traffic.missing.push(missing(reason, Some(remedy)));
+        }
+        if !context.options.elsewhere.is_empty() {
+            let lacking = info::lacking("elsewhere", reason, Some(remedy));
+            traffic.missing.push(lacking);
+        }
     }
     if !bandwidth.is_empty() {
         if context.selected_threads.is_some() {
@@ -117,6 +112,21 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     }
     traffic.platform = platform::platform(context, &traffic.bandwidth);
     traffic
+}
+
+/// Why no traffic is modelled, and what to do about it.
+fn why_not_modelled(context: &Context<'_>, has_caches: bool) -> (&'static str, &'static str) {
+    if !has_caches {
+        return (
+            "no machine profile gives the sizes of caches",
+            "run `membound measure` first",
+        );
+    }
+    let remedy = match context.run.meta.latencies {
+        true => "let the program run longer",
+        false => "start the program with `membound profile -- COMMAND`",
+    };
+    ("no burst of accesses was recorded", remedy)
 }
 
 fn missing(reason: impl Into<String>, remedy: Option<&str>) -> Missing {

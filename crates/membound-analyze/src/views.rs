@@ -177,6 +177,9 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         detail,
     } = overview;
     let mut missing = info::missing(run);
+    if context.span.is_all() {
+        missing.extend(info::late(run));
+    }
     missing.extend(selection::untimed(&context));
     for lacks in traffic.missing {
         if missing.iter().all(|known| known.table != lacks.table) {

@@ -67,6 +67,27 @@ fn on(run: &RunData, other: &MachineProfile) -> (Profile, Elsewhere) {
 }
 
 #[test]
+fn a_run_without_bursts_says_why_it_predicts_nothing() {
+    let mut run = chase_and_compute();
+    run.bursts.clear();
+    let others = [OtherMachine {
+        name: "other",
+        profile: &machine(),
+    }];
+    let options = Options {
+        elsewhere: &others,
+        ..Options::default()
+    };
+    let profile = analyze(&run, &options).profile;
+    assert!(profile.elsewhere.is_empty());
+    let why = profile.missing.iter().find(|it| it.table == "elsewhere");
+    let why = &why.expect("a reason").why.reason;
+    assert!(why.contains("no burst"), "{why}");
+    let unasked = analyze(&run, &Options::default()).profile;
+    assert!(unasked.missing.iter().all(|it| it.table != "elsewhere"));
+}
+
+#[test]
 fn memory_of_twice_the_latency_gives_twice_its_stall_and_the_same_computing() {
     let run = chase_and_compute();
     let (here, there) = on(&run, &with_latency(machine(), "DRAM", 2.0));

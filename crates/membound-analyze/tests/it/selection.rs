@@ -57,6 +57,20 @@ fn executions_latencies_and_misses_belong_to_the_span() {
 }
 
 #[test]
+fn when_timing_began_is_said_of_whole_runs_only() {
+    let mut run = phases();
+    run.accesses.retain(|access| access.t_ns > 8_000_000_000);
+    let says = |span| {
+        let missing = select(&run, span, None).profile.missing;
+        missing
+            .iter()
+            .any(|it| it.why.reason.starts_with("accesses were timed from"))
+    };
+    assert!(says(None));
+    assert!(!says(Some((4.0, 10.0))));
+}
+
+#[test]
 fn a_span_that_cuts_a_window_has_its_part_of_the_executions() {
     let profile = select(&phases(), Some((7.0, 12.0)), None).profile;
     let loads: Vec<f64> = profile

@@ -556,7 +556,7 @@ pub(crate) fn evidence_and_cost(profile: &Profile) -> Vec<String> {
     let overhead = &profile.overhead;
     let cost = match &run.imported {
         Some(source) => format!("imported from {source}: what recording cost is not known"),
-        None => cost(overhead),
+        None => cost(overhead, profile.selection.is_some()),
     };
     let lost: Vec<String> = [
         (overhead.lost_samples, "sample", "samples"),
@@ -578,11 +578,12 @@ pub(crate) fn evidence_and_cost(profile: &Profile) -> Vec<String> {
     out
 }
 
-/// Describes the cost of recording.
-fn cost(overhead: &Overhead) -> String {
+/// Describes the cost of recording, which is known of the whole run only.
+fn cost(overhead: &Overhead, of_part: bool) -> String {
     let mut cost = format!(
-        "recording made the program take about {} longer: {} of its CPU time were spent inside it, \
+        "{}recording made the program take about {} longer: {} of its CPU time were spent inside it, \
          and {} beside it",
+        if of_part { "in the whole run, " } else { "" },
         units::percent(overhead.cost_fraction),
         units::percent(overhead.inside_fraction),
         units::seconds(overhead.own_cpu_s)
