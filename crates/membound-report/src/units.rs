@@ -232,6 +232,20 @@ pub fn count_in_interval(value: f64, low: Option<f64>, high: Option<f64>) -> Str
     }
 }
 
+/// Factor between the ends of an interval from which on [`brief_count`] shows it.
+const WIDE: f64 = 3.0;
+
+/// Formats an estimated count; of a wide interval only the ends, as in `300 M–9.7 G`.
+#[must_use]
+pub fn brief_count(value: f64, low: Option<f64>, high: Option<f64>) -> String {
+    match (low, high) {
+        (Some(low), Some(high)) if high > WIDE * low && high >= 1.0 => {
+            format!("{}–{}", short_count(low), short_count(high))
+        }
+        _ => short_count(value),
+    }
+}
+
 /// Formats a whole number with digits grouped by narrow spaces: `12 345`.
 #[must_use]
 pub fn count(value: u64) -> String {
@@ -386,6 +400,10 @@ mod tests {
         assert_eq!(counted(1.2e9, 1.3e9), "1.24 G");
         assert_eq!(counted(0.9e9, 1.3e9), "1.24 G [900 M, 1.30 G]");
         assert_eq!(count_in_interval(1.24e9, None, None), "1.24 G");
+        let brief = |low, high| brief_count(1.24e9, Some(low), Some(high));
+        assert_eq!(brief(0.9e9, 2.6e9), "1.24 G");
+        assert_eq!(brief(0.3e9, 9.7e9), "300 M–9.70 G");
+        assert_eq!(brief_count(0.0, Some(0.0), Some(0.2)), "0");
         assert_eq!(short_count(f64::NAN), NO_VALUE);
         assert_eq!(plural_of(2, "access", "accesses"), "2 accesses");
         assert_eq!(plural(1, "point"), "1 point");

@@ -280,13 +280,21 @@ fn figures(share: &Share) -> Vec<String> {
     ]
 }
 
-/// Like [`figures`], without the intervals of executions, for narrow tables.
+/// Like [`figures`], for narrow tables: of executions only the number, or the interval where that is wide.
 pub(super) fn brief_figures(share: &Share) -> Vec<String> {
     let mut cells = figures(share);
-    let counts = [share.loads, share.stores, share.llc_misses];
+    let counts = [
+        (share.loads, share.loads_low, share.loads_high),
+        (share.stores, share.stores_low, share.stores_high),
+        (
+            share.llc_misses,
+            share.llc_misses_low,
+            share.llc_misses_high,
+        ),
+    ];
     let from = cells.len() - counts.len();
-    for (cell, count) in cells[from..].iter_mut().zip(counts) {
-        *cell = count.map_or_else(String::new, units::short_count);
+    for (cell, (count, low, high)) in cells[from..].iter_mut().zip(counts) {
+        *cell = count.map_or_else(String::new, |count| units::brief_count(count, low, high));
     }
     cells
 }
