@@ -77,17 +77,16 @@ fn first_part(line: &SequentialLine) -> (Figure, Figure) {
 /// Explains what is unexpected about the first loads: a C below zero, and a single load whose time is not
 /// the line's at n = 1. Empty if neither is more than chance.
 ///
-/// The same kernel times one load and n loads: each load but the last is followed by the fillers that keep
-/// the next one out of the window, and the time of the empty kernel is subtracted once.
+/// The same kernel times one load and n loads: before every load but the first stand the fillers that keep it
+/// out of the window of the load before, and the time of the empty kernel is subtracted once.
 fn first_load_readings(title: &str, run: &Mlp, line: &SequentialLine) -> Vec<String> {
     let (load, overhead) = first_part(line);
     let mut sentences = Vec::new();
     if overhead.high < 0.0 {
         sentences.push(format!(
             "{title}: C is below zero ({}), so it is no cost of an execution. Two things lower it: the \
-             fillers that keep a load apart from the one before, which are part of M and which the \
-             first load does not have, and the time of the empty kernel, which is subtracted although \
-             part of it may pass while loads wait",
+             fillers before every load but the first, which are part of M, and the time of the empty \
+             kernel, which is subtracted although part of it may pass while loads wait",
             units::interval(overhead.low, overhead.high)
         ));
     }
