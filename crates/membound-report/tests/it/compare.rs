@@ -4,7 +4,7 @@ pub(crate) mod fixture;
 
 use membound_report::page;
 use membound_report::text::{self, Shown, Style};
-use membound_types::Comparison;
+use membound_types::{ComparedFigure, Comparison};
 use textwrap::core::display_width;
 
 use crate::dom::Page;
@@ -271,4 +271,27 @@ fn columns_that_a_document_lacks_are_dashes() {
             .errors
             .is_empty()
     );
+}
+
+#[test]
+fn the_longest_titles_are_whole_at_eighty_columns() {
+    let mut comparison = fixture::two_profiles();
+    let titles = [
+        "branch fillers: branches in flight, thp",
+        "branch fillers: branches in flight, 4k",
+        "integer fillers: integer registers, thp",
+        "vector fillers: vector registers, thp",
+    ];
+    let cycles = comparison.figures.iter().find(|it| it.unit == "cycles");
+    let cycles = cycles.expect("one figure is in cycles").clone();
+    for title in titles {
+        comparison.figures.push(ComparedFigure {
+            title: title.to_owned(),
+            ..cycles.clone()
+        });
+    }
+    let text = shown(&comparison);
+    for title in titles {
+        assert!(text.contains(title), "{title} is not in\n{text}");
+    }
 }

@@ -35,7 +35,7 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
                 // values of one figure.
                 other => (
                     format!("{other}.{}_entries", resource.replace(' ', "_")),
-                    format!("{other} fillers ({resource})"),
+                    format!("{other} fillers: {resource}"),
                 ),
             };
             out.add(
@@ -219,9 +219,9 @@ mod tests {
         assert_eq!(
             compared,
             [
-                "nop fillers (reorder buffer), 4k",
-                "zero fillers (reorder buffer), 4k",
-                "store fillers (store queue), 4k",
+                "nop fillers: reorder buffer, 4k",
+                "zero fillers: reorder buffer, 4k",
+                "store fillers: store queue, 4k",
                 "reorder buffer, 4k",
             ]
         );
