@@ -56,10 +56,11 @@ impl<'a> Context<'a> {
         let tally = Tally::new(run, &waits, &groups);
         let windows = Windows::new(run);
         let executed = if span.is_all() {
-            executions::executed(run, span, &waits, &places, &windows)
+            executions::executed(run, &machine, span, &waits, &places, &windows)
         } else {
             // Where nothing was counted within the span, execution rates come from the whole run.
-            executions::executed(whole, span, &waits, &places, &Windows::new(whole))
+            let windows = Windows::new(whole);
+            executions::executed(whole, &machine, span, &waits, &places, &windows)
         };
         let touches = RecordedAccesses::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;

@@ -20,6 +20,7 @@ use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
 
 use crate::info;
+use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
 use crate::span::Span;
 use crate::tally::Waits;
@@ -50,6 +51,10 @@ const MIN_WINDOW_SAMPLES: u64 = 10;
 /// Patches can only lower the windows' rate, so a lower rate of iterations means that the loop was left and
 /// entered again between samples.
 const MIN_PLAUSIBLE_RATE_RATIO: f64 = 0.8;
+
+/// Upper limit of a loop's iterations per cycle of the measured core clock: each takes a branch. A core may
+/// run somewhat faster than when it was measured.
+const MAX_ITERATIONS_PER_CYCLE: f64 = 1.25;
 
 /// Windows in which sites were counted.
 #[derive(Debug)]
@@ -144,10 +149,12 @@ struct Strata {
     all_patched: Series,
     /// CPU time between two samples of a thread, in nanoseconds.
     period_ns: f64,
+    /// Upper limit of a loop's iterations per nanosecond; infinite if the core clock is not known.
+    max_iterations_per_ns: f64,
 }
 
 impl Strata {
-    fn new(run: &RunData, places: &Places<'_>) -> Self {
+    fn new(run: &RunData, machine: &Machine<'_>, places: &Places<'_>) -> Self {
         let mut loops: FxHashMap<FrameId, Vec<(u32, u64)>> = FxHashMap::default();
         for around in &run.loops {
             let of_frame = loops.entry(around.frame).or_default();
@@ -215,6 +222,9 @@ impl Strata {
             all_plain: Series::of(all_plain),
             all_patched: Series::of(all_patched),
             period_ns: run.meta.period_ns.max(1) as f64,
+            max_iterations_per_ns: machine
+                .cycles(1.0)
+                .map_or(f64::INFINITY, |cycles| MAX_ITERATIONS_PER_CYCLE * cycles),
         }
     }
 }
@@ -321,6 +331,7 @@ const fn exactly(count: f64) -> Executed {
 /// extrapolated to the time of the stratum in the span.
 pub(crate) fn executed(
     run: &RunData,
+    machine: &Machine<'_>,
     span: Span,
     waits: &Waits,
     places: &Places<'_>,
@@ -329,7 +340,7 @@ pub(crate) fn executed(
     if run.executions.is_empty() && run.laps.is_empty() {
         return vec![None; run.sites.len()];
     }
-    let strata = Strata::new(run, places);
+    let strata = Strata::new(run, machine, places);
     let mut laps: BTreeMap<SiteId, Vec<Laps>> = BTreeMap::new();
     for row in &run.laps {
         laps.entry(row.site).or_default().push(*row);
@@ -535,7 +546,8 @@ impl<'a> OfSite<'a> {
         if rate.ns <= 0.0 || all.count < MIN_PLAUSIBLE_RATE_RATIO * least {
             return None;
         }
-        Some(if_begun_again(all, more_often(rows), counted))
+        let factor = more_often(rows, self.strata.max_iterations_per_ns);
+        Some(if_begun_again(all, factor, counted))
     }
 
     fn samples_of(&self, window: &Executions) -> WindowSamples {
@@ -551,10 +563,14 @@ impl<'a> OfSite<'a> {
 }
 
 /// Factor from the iterations in `rows` to those if their loops began again once more between each two
-/// samples; `None` if that is ruled out.
-fn more_often(rows: &[Laps]) -> Option<f64> {
+/// samples; `None` if no loop runs at more than `max_per_ns`.
+fn more_often(rows: &[Laps], max_per_ns: f64) -> Option<f64> {
     let count: u64 = rows.iter().map(|row| row.count).sum();
-    let more = rows.iter().map(|row| row.more_count.unwrap_or(row.count));
+    let more = rows.iter().map(|row| {
+        let more = row.more_count;
+        let more = more.filter(|more| *more as f64 <= max_per_ns * row.cpu_ns as f64);
+        more.unwrap_or(row.count)
+    });
     let factor = more.sum::<u64>() as f64 / count.max(1) as f64;
     (factor > 1.0).then_some(factor)
 }
@@ -700,8 +716,10 @@ mod tests {
             more_count,
             cpu_ns: 1_000,
         };
-        assert_eq!(more_often(&[laps(100, None)]), None);
-        let factor = more_often(&[laps(100, Some(500)), laps(100, None)]);
+        assert_eq!(more_often(&[laps(100, None)], f64::INFINITY), None);
+        let rows = [laps(100, Some(500)), laps(100, None)];
+        assert_eq!(more_often(&rows, 0.4), None);
+        let factor = more_often(&rows, 0.6);
         assert_eq!(factor, Some(3.0));
         let all = executed(90.0, 100.0, 110.0);
         assert_eq!(if_begun_again(all, None, None), all);

@@ -172,8 +172,14 @@ impl Stretch {
         let rate = (self.slowest + self.fastest) / 2.0;
         let passed_ns = t_ns - self.to_ns;
         self.lengths.add(rate * passed_ns as f64 - iterations);
-        (self.value, self.to_ns) = (value, t_ns);
+        self.skip(value, t_ns);
         true
+    }
+
+    /// The time until this sample does not count: the thread was off the processor, or patches were in the
+    /// text.
+    fn skip(&mut self, value: u64, t_ns: u64) {
+        (self.value, self.to_ns) = (value, t_ns);
     }
 
     /// Iterations if the loop began again once more in each pair; `None` if no processor makes so many, or if
@@ -233,18 +239,21 @@ impl IterationCounter {
             };
             let iterations = register.iterations_between(stretch.value, value);
             let trust = self.loops.entry(stretch.place()).or_default();
-            if follows && stretch.add(value, sample.t_ns, iterations, part) {
+            let goes_on = if !follows {
+                stretch.skip(value, sample.t_ns);
+                true
+            } else if stretch.add(value, sample.t_ns, iterations, part) {
                 trust.pairs += 1;
-                if stretch.to_ns - stretch.from_ns < MAX_STRETCH_NS {
-                    open.push(stretch);
-                    continue;
-                }
-            } else if follows && iterations <= 0.0 {
+                true
+            } else if iterations <= 0.0 {
                 trust.returns += 1;
-                if stretch.begin_again(value, sample.t_ns, iterations) {
-                    open.push(stretch);
-                    continue;
-                }
+                stretch.begin_again(value, sample.t_ns, iterations)
+            } else {
+                false
+            };
+            if goes_on && stretch.to_ns - stretch.from_ns < MAX_STRETCH_NS {
+                open.push(stretch);
+                continue;
             }
             report(&stretch, *trust, sample.thread, sites, out);
             open.push(begin(sample.t_ns));
@@ -367,6 +376,19 @@ mod tests {
         assert!(far.iterations < 0.3 * far.cpu_ns as f64);
         let more = far.more_iterations().unwrap();
         assert!((more / far.cpu_ns as f64 - 1.0).abs() < 1e-9, "{more}");
+    }
+
+    #[test]
+    fn time_off_the_processor_does_not_end_a_stretch() {
+        let mut stretch = stretch();
+        assert!(stretch.add(500, 2_000, 500.0, 1.0));
+        stretch.skip(700, 9_000);
+        assert!(stretch.add(1_200, 10_000, 500.0, 1.0));
+        assert_eq!(
+            (stretch.pairs, stretch.iterations, stretch.cpu_ns),
+            (2, 1_000.0, 2_000)
+        );
+        assert_eq!((stretch.from_ns, stretch.to_ns), (1_000, 10_000));
     }
 
     #[test]

@@ -84,7 +84,8 @@ fn assembly(out: &mut Out, instructions: &[ListedInstruction]) {
             .line
             .map_or_else(String::new, |line| format!("  ; line {line}"));
         let count = instruction.executions.map_or_else(String::new, |count| {
-            format!(", {} times", units::short_count(count))
+            let ends = (instruction.executions_low, instruction.executions_high);
+            format!(", {} times", units::brief_count(count, ends.0, ends.1))
         });
         let remark = if line.is_empty() {
             count.trim_start_matches(", ").to_owned()
