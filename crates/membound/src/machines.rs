@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use etcetera::BaseStrategy;
-use membound_types::MachineProfile;
+use membound_types::{MachineProfile, Outcome};
 
 use crate::output;
 
@@ -66,16 +66,37 @@ impl Store {
         self.write("incomplete.json", profile);
     }
 
-    /// Keeps the final profile, under the host's name if it is complete.
+    /// Keeps the final profile, under the host's name if it is complete. Parts that were not asked for this
+    /// time stay as they were measured on this machine before.
     pub(crate) fn finish(&self, profile: &MachineProfile) {
         if profile.incomplete {
             self.write("incomplete.json", profile);
-        } else if self.write("json", profile)
+        } else if self.write("json", &self.with_earlier_parts(profile))
             && let Some(path) = self.path("incomplete.json")
         {
             // The file may never have been written.
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    fn with_earlier_parts(&self, profile: &MachineProfile) -> MachineProfile {
+        let text = self
+            .profile_path()
+            .and_then(|path| std::fs::read(path).ok());
+        let earlier = text.and_then(|text| serde_json::from_slice::<MachineProfile>(&text).ok());
+        let is_of_this_machine = |earlier: &MachineProfile| {
+            let processor = |profile: &MachineProfile| {
+                let cpu = &profile.machine.cpu;
+                (cpu.model_name.clone(), cpu.family, cpu.model, cpu.stepping)
+            };
+            processor(profile) == processor(earlier)
+                && earlier.schema_version == profile.schema_version
+        };
+        let earlier = earlier.filter(is_of_this_machine);
+        earlier.map_or_else(
+            || profile.clone(),
+            |earlier| merged(profile.clone(), earlier),
+        )
     }
 
     fn path(&self, ending: &str) -> Option<PathBuf> {
@@ -98,5 +119,86 @@ impl Store {
                 false
             }
         }
+    }
+}
+
+/// Fills the parts of `profile` that were not asked for from `earlier`. Unless everything was asked for, levels
+/// come from the sweep that found more of them: that of a small area finds only the first.
+fn merged(mut profile: MachineProfile, earlier: MachineProfile) -> MachineProfile {
+    let mut calibration = earlier.calibration;
+    let is_partial = was_not_asked(&profile.bandwidth) || was_not_asked(&profile.latency);
+    if is_partial && earlier.levels.len() > profile.levels.len() {
+        profile.levels = earlier.levels;
+        profile.line = earlier.line;
+        profile.model = earlier.model;
+        profile.latency = earlier.latency;
+        profile.core_clock_hz = earlier.core_clock_hz;
+        std::mem::swap(&mut profile.calibration, &mut calibration);
+    } else {
+        fill(&mut profile.latency, earlier.latency);
+    }
+    fill(&mut profile.calibration, calibration);
+    fill(&mut profile.mlp, earlier.mlp);
+    fill(&mut profile.window, earlier.window);
+    fill(&mut profile.bandwidth, earlier.bandwidth);
+    fill(&mut profile.loaded, earlier.loaded);
+    fill(&mut profile.tlb, earlier.tlb);
+    fill(&mut profile.prefetch, earlier.prefetch);
+    fill(&mut profile.numa, earlier.numa);
+    fill(&mut profile.c2c, earlier.c2c);
+    profile
+}
+
+fn fill<T>(part: &mut Outcome<T>, earlier: Outcome<T>) {
+    if was_not_asked(part) {
+        *part = earlier;
+    }
+}
+
+fn was_not_asked<T>(part: &Outcome<T>) -> bool {
+    matches!(part, Outcome::Missing { not_measured } if not_measured.is_not_asked())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bundled profile, of which only `asked` was asked for.
+    fn profile(asked: impl Fn(&mut MachineProfile, MachineProfile)) -> MachineProfile {
+        let whole = bundled::bundled("amd-zen4-guest").expect("it is bundled");
+        let (_, whole) = whole.expect("it can be read");
+        let mut part = MachineProfile::unmeasured(whole.machine.clone());
+        asked(&mut part, whole);
+        part
+    }
+
+    #[test]
+    fn parts_that_were_not_asked_for_stay() {
+        let earlier = profile(|part, whole| {
+            part.levels = whole.levels;
+            part.line = whole.line;
+            part.latency = whole.latency;
+            part.bandwidth = whole.bandwidth;
+        });
+        // A small area has only the first level.
+        let later = profile(|part, whole| {
+            part.levels = whole.levels[..1].to_vec();
+            part.latency = Outcome::missing("of a small area");
+            part.mlp = Outcome::missing("measured again");
+        });
+        let kept = merged(later.clone(), earlier.clone());
+        assert_eq!(kept.levels, earlier.levels);
+        assert_eq!(kept.latency, earlier.latency);
+        assert_eq!(kept.bandwidth, earlier.bandwidth);
+        assert_eq!(kept.mlp, later.mlp);
+        // Who measures everything again gets what was found.
+        let everything = MachineProfile {
+            bandwidth: Outcome::missing("measured again"),
+            ..later
+        };
+        assert_eq!(
+            merged(everything.clone(), earlier).levels,
+            everything.levels
+        );
     }
 }
