@@ -335,11 +335,6 @@ impl Session {
         }
     }
 
-    /// Sets which text all programs of a live session should have.
-    pub fn want(&self, wanted: Wanted) {
-        self.server.want(wanted);
-    }
-
     /// A handle that can change the text from another thread.
     #[must_use]
     pub fn remote(&self) -> Remote {

@@ -67,12 +67,6 @@ impl Dominators {
         }
     }
 
-    /// True if `block` can be reached from an entry along known edges.
-    #[must_use]
-    pub fn is_reachable(&self, block: BlockId) -> bool {
-        self.place[block.index()] != 0
-    }
-
     /// The immediate dominator: the last block other than `block` on every path to `block`. `None` if there
     /// is none or `block` is unreachable.
     #[must_use]

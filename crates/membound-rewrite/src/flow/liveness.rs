@@ -38,16 +38,6 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// The safe answer for a function of `instructions` instructions: everything is alive everywhere.
-    #[must_use]
-    pub fn everything(instructions: usize) -> Self {
-        Self {
-            before: vec![RegisterSet::ALL; instructions],
-            red_zone: true,
-            stack_usable: false,
-        }
-    }
-
     /// Computes what is alive in `function`, under the assumptions of `conventions`.
     #[must_use]
     pub fn of(function: &Function, conventions: &Conventions<'_>, analyst: &mut Analyst) -> Self {

@@ -7,7 +7,6 @@
 //! - [`Liveness`]: the state that may still be read, at each instruction.
 //! - [`Dominators`] and [`Loops`]: the structure of the control-flow graph.
 //! - [`Reaching`]: the instructions from which a register's value may come.
-//! - [`SavePoints`]: where the state that a yield must keep is saved and restored.
 //!
 //! Every analysis errs on the safe side: state is dead only where that is certain.
 
@@ -20,7 +19,6 @@ mod graph;
 mod liveness;
 mod loops;
 mod reaching;
-mod saving;
 mod stack;
 mod state;
 mod summary;
@@ -34,5 +32,4 @@ pub(crate) use graph::Graph;
 pub use liveness::Liveness;
 pub use loops::{Edge, Loop, LoopId, Loops};
 pub use reaching::{Definition, Reaching};
-pub use saving::{Around, LoopUse, SavePoints};
 pub use summary::{Conventions, Summaries, Summary};

@@ -9,7 +9,7 @@ use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
 use membound_rewrite::image::Convention;
 use membound_rewrite::{Gpr, RegisterSet, VectorPart};
 
-use super::programs::{self, CodePosition, Pool, Program, Shape};
+use super::programs::{self, CodePosition, Pool, Program};
 use crate::machine::{Arena, FLAGS, Machine, Random, State, Unit, Width, load_rax, store_rax};
 
 /// Holds the arbitrary values, and keeps rax in the meantime.
@@ -198,7 +198,7 @@ fn many(convention: Convention, seed: u64) -> RegisterSet {
     let mut ran = 0;
     for _ in 0..1500 {
         let length = 4 + random.below(30) as usize;
-        let program = Program::random(length, Shape::Any, &pool, &mut random);
+        let program = Program::random(length, &pool, &mut random);
         if let Some(dead) = check(&program, convention, &mut machine, &mut random) {
             written = written.union(dead);
             ran += 1;

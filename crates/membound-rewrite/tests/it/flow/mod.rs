@@ -4,6 +4,5 @@ mod effects;
 mod ipa_ra;
 mod liveness;
 pub(crate) mod programs;
-mod saving;
 mod small_functions;
 mod unconventional;

@@ -45,15 +45,6 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
 }
 
-/// The kinds of jumps that a program has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// All kinds; some steps may be unreachable.
-    Any,
-    /// Conditional jumps only, so that every step is reachable.
-    Connected,
-}
-
 /// Encodings that do not fault whatever the registers contain.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -140,7 +131,7 @@ fn plain(code: Code, analyst: &mut Analyst, random: &mut Random) -> Option<Instr
 
 impl Program {
     /// A program of about `length` steps.
-    pub(crate) fn random(length: usize, shape: Shape, pool: &Pool, random: &mut Random) -> Self {
+    pub(crate) fn random(length: usize, pool: &Pool, random: &mut Random) -> Self {
         let mut analyst = Analyst::new();
         let mut steps = Vec::new();
         let mut open: Vec<usize> = Vec::new();
@@ -150,9 +141,7 @@ impl Program {
                     random.below(16) as u8,
                     steps.len() + 1 + random.below(8) as usize,
                 ),
-                1 if shape == Shape::Any && random.one_in(3) => {
-                    Step::Always(steps.len() + 1 + random.below(4) as usize)
-                }
+                1 if random.one_in(3) => Step::Always(steps.len() + 1 + random.below(4) as usize),
                 2 if open.len() < 3 => {
                     open.push(steps.len() + 1);
                     Step::Count(open.len() as u8, 1 + random.below(4) as u32)

@@ -8,7 +8,7 @@ use membound_rewrite::patch::{Body, Mark, Options, YieldPart};
 use membound_wire::LEAD_IN;
 
 use super::lab::{self, Jumps, Lab};
-use crate::flow::programs::{CodePosition, Pool, Program, Shape, Step};
+use crate::flow::programs::{CodePosition, Pool, Program, Step};
 use crate::machine::{Machine, Random};
 
 /// A program's code with short accesses inserted.
@@ -37,7 +37,7 @@ pub(crate) fn code_of(program: &Program, at: u64, random: &mut Random) -> Vec<u8
 pub(crate) fn program(length: usize, pool: &Pool, random: &mut Random) -> Program {
     use iced_x86::Mnemonic as M;
     loop {
-        let program = Program::random(length, Shape::Any, pool, random);
+        let program = Program::random(length, pool, random);
         let emulated = program.steps.iter().any(|step| match step {
             Step::Plain(instruction) => matches!(
                 instruction.mnemonic(),
