@@ -11,12 +11,17 @@ const STUCK_NS: u64 = 40_000_000;
 const MIN_BUSY: f64 = 0.3;
 /// Wall time over which the CPU use without patches is measured.
 const BUSY_OVER_NS: u64 = 100_000_000;
+/// Number of such times that are remembered: the least CPU use among them is what a program is expected to
+/// take. A server that has started, or has answered its clients, idles without being stuck.
+const REMEMBERED: usize = 8;
 
 /// Compares the programs' CPU use with and without patches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// Processors in use without patches: CPU time over wall time.
+    /// Processors in use without patches in the last such time: CPU time over wall time.
     pub(super) busy: f64,
+    /// The same in the times before, the oldest first; 0 where there was none yet.
+    remembered: [f64; REMEMBERED],
     /// Start of the current interval: time and CPU time.
     since: Option<(u64, u64)>,
     was_clear: bool,
@@ -41,9 +46,16 @@ impl Progress {
         let busy = now.cpu_ns.saturating_sub(cpu_ns) as f64 / passed_ns as f64;
         if is_clear {
             self.busy = busy;
+            self.remembered.rotate_left(1);
+            self.remembered[REMEMBERED - 1] = busy;
             return false;
         }
-        self.busy >= MIN_BUSY && busy < STUCK_PART * self.busy
+        let usual = self
+            .remembered
+            .iter()
+            .copied()
+            .fold(f64::INFINITY, f64::min);
+        usual >= MIN_BUSY && busy < STUCK_PART * usual
     }
 }
 
@@ -61,14 +73,14 @@ mod tests {
             threads: Threads::One,
         };
         let mut progress = Progress::default();
-        for t_ms in 0..300 {
+        for t_ms in 0..1000 {
             assert!(!progress.is_stuck(at(t_ms, t_ms), true));
         }
         // Patches that halve its speed do not count as being stuck.
-        for t_ms in 300..400 {
-            assert!(!progress.is_stuck(at(t_ms, 300 + (t_ms - 300) / 2), false));
+        for t_ms in 1000..1100 {
+            assert!(!progress.is_stuck(at(t_ms, 1000 + (t_ms - 1000) / 2), false));
         }
-        let stuck = (400..500).position(|t_ms| progress.is_stuck(at(t_ms, 350), false));
+        let stuck = (1100..1200).position(|t_ms| progress.is_stuck(at(t_ms, 1050), false));
         assert!(stuck.is_some_and(|ms| (20..=90).contains(&ms)), "{stuck:?}");
         // A program that waited before may make no progress with patches either.
         let mut progress = Progress::default();
@@ -76,5 +88,23 @@ mod tests {
             progress.is_stuck(at(t_ms, 5), true);
         }
         assert!(!(300..900).any(|t_ms| progress.is_stuck(at(t_ms, 5), false)));
+    }
+
+    #[test]
+    fn a_server_that_has_started_is_not_stuck() {
+        let mut progress = Progress::default();
+        // Busy for 500 ms and for the last 100 of each second, idle between.
+        let cpu_ms =
+            |t_ms: u64| t_ms.min(500) + t_ms / 1000 * 100 + (t_ms % 1000).saturating_sub(900);
+        let at = |t_ms: u64| Now {
+            processes: 1,
+            t_ns: t_ms * 1_000_000,
+            cpu_ns: cpu_ms(t_ms) * 1_000_000,
+            threads: Threads::One,
+        };
+        for t_ms in 0..3000 {
+            assert!(!progress.is_stuck(at(t_ms), true));
+        }
+        assert!(!(3000..4000).any(|t_ms| progress.is_stuck(at(t_ms), false)));
     }
 }
