@@ -358,7 +358,7 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
     let mut points = Vec::new();
     let mut area_bytes = 1_u64 << 10;
     while most_loads > 0 && area_bytes <= probe.area_bytes() {
-        let mut one = f64::NAN;
+        let mut one = None;
         for loads in 1..=most_loads {
             if probe.session.cancelled() {
                 return Ok(points);
@@ -369,27 +369,27 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
             let cycles = probe.session.cycles(timed.ticks);
             let mut ticks = Vec::new();
             if loads == 1 {
-                one = cycles;
                 match unless_interrupted(probe.single_ticks(area_bytes))? {
                     Some(single) => ticks = single,
                     None => return Ok(points),
                 }
             }
-            points.push(AreaPoint {
+            let mut point = AreaPoint {
                 area_bytes,
                 loads,
                 cycles,
                 spread: probe.session.cycles(timed.spread_ticks),
-                ratio: if one > 0.0 {
-                    cycles / one
-                } else {
-                    f64::from(loads)
-                },
+                ratio: None,
                 expected: Vec::new(),
                 hits: Outcome::missing("not interpreted yet"),
                 ticks,
                 misses: timed.misses,
-            });
+            };
+            if loads == 1 {
+                one = point.distinct_cycles();
+            }
+            point.ratio = point.distinct_cycles().zip(one).map(|(all, one)| all / one);
+            points.push(point);
         }
         area_bytes *= 2;
     }

@@ -474,7 +474,7 @@ mod tests {
             loads: 1,
             cycles: 0.0,
             spread: 0.0,
-            ratio: 1.0,
+            ratio: Some(1.0),
             expected: Vec::new(),
             hits: Outcome::default(),
             ticks,

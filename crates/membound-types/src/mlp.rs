@@ -207,8 +207,9 @@ pub struct AreaPoint {
     pub cycles: f64,
     /// Half the interquartile range of the batches, in cycles.
     pub spread: f64,
-    /// `cycles` ÷ cycles of one access in the same area.
-    pub ratio: f64,
+    /// `cycles` ÷ cycles of one access in the same area; `null` if either cannot be told apart from the time
+    /// of the empty kernel.
+    pub ratio: Option<f64>,
     /// Expected share of hits per level; empty while levels are unknown.
     #[serde(default)]
     pub expected: Vec<ExpectedHits>,
@@ -221,6 +222,17 @@ pub struct AreaPoint {
     pub ticks: Vec<Vec<TickCount>>,
     /// Cache and TLB misses per execution.
     pub misses: Outcome<Misses>,
+}
+
+impl AreaPoint {
+    /// `cycles`, if they can be told apart from the time of the empty kernel, which has been subtracted.
+    #[must_use]
+    pub fn distinct_cycles(&self) -> Option<f64> {
+        /// Half the width of a 95 % interval in spreads of the batches, as for every time of this part.
+        const HALF_WIDTH: f64 = 1.96;
+        let low = self.cycles - HALF_WIDTH * self.spread.abs();
+        (self.cycles.is_finite() && low > 0.0).then_some(self.cycles)
+    }
 }
 
 /// Time of N loads at once.

@@ -209,7 +209,7 @@ fn mlp() -> Mlp {
             loads: 1,
             cycles: 10.0,
             spread: 1.0,
-            ratio: 1.0,
+            ratio: Some(1.0),
             expected: vec![],
             hits: Outcome::default(),
             ticks: Vec::new(),

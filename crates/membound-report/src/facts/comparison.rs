@@ -311,7 +311,10 @@ pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
     let by_condition: Vec<String> = rows
         .filter_map(|row| {
             let noise = units::percent(row.placement_noise?);
-            Some(format!("{} {} {noise}", row.profile, row.condition))
+            Some(match row.condition.starts_with(&row.profile) {
+                true => format!("{} {noise}", row.condition),
+                false => format!("{} {} {noise}", row.profile, row.condition),
+            })
         })
         .collect();
     (!by_condition.is_empty()).then(|| {

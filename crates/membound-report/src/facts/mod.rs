@@ -18,6 +18,7 @@ pub(crate) mod model;
 pub(crate) mod nodes;
 mod parallel;
 pub(crate) mod run;
+mod sequence;
 pub(crate) mod sorted;
 mod titles;
 pub(crate) mod windows;
@@ -31,12 +32,13 @@ pub(crate) use functions::plain;
 pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps};
 pub(crate) use parallel::{
-    PLACEMENTS, bend_reading, cache_size, hits, hits_source, line_verdict, only_level, pair,
-    placement_outlier, placement_title, plane_cells, plane_filler, plane_window, reach_rows,
-    reach_text, reorder_buffer, reorder_buffer_interval, reorder_evidence, rule, rule_between,
-    runs, sequence_rows, throughput, walks, walks_at_once, walks_reading, window_filler,
+    PLACEMENTS, cache_size, hits, hits_source, only_level, pair, placement_outlier,
+    placement_title, plane_cells, plane_filler, plane_window, reach_rows, reach_text,
+    reorder_buffer, reorder_buffer_doubt, reorder_buffer_interval, reorder_evidence, rule,
+    rule_between, runs, throughput, walks, walks_at_once, walks_reading, window_filler,
     with_interval,
 };
+pub(crate) use sequence::{line_verdict, sequence_readings, sequence_rows};
 pub(crate) use titles::{
     mix_title, mlp_title, prefetch_pattern_title, prefetch_state_title, vector_title,
 };

@@ -2,7 +2,7 @@
 
 use membound_types::{
     AreaPoint, Basis, Figure, Filler, Mlp, MlpCell, MlpMode, Outcome, PageWalks, PlacementOutlier,
-    PlacementPoint, SequentialLine, Tlb, TlbReach, WindowLimit,
+    PlacementPoint, Tlb, TlbReach, WindowLimit,
 };
 
 use super::missing_text;
@@ -56,6 +56,29 @@ pub(crate) fn reorder_buffer_interval(mlp: &Mlp) -> Option<String> {
     Some(units::interval(found.entries.low, found.entries.high))
 }
 
+/// What to think of a measured reorder buffer that is not the published one; `None` if it is.
+pub(crate) fn reorder_buffer_doubt(mlp: &Mlp, published: u32) -> Option<String> {
+    /// Share of the published size up to which the measured one is the same.
+    const MAX_DIFFERENCE: f64 = 0.03;
+    let measured = *mlp.rob_size.known()?;
+    let differs = measured / f64::from(published) - 1.0;
+    if !differs.is_finite() || differs.abs() <= MAX_DIFFERENCE {
+        return None;
+    }
+    Some(if differs < 0.0 {
+        format!(
+            "{} less than published: a busy hardware thread on the same core, of another guest too, \
+             takes its part of every window; what is shown is a lower bound",
+            units::percent(-differs)
+        )
+    } else {
+        format!(
+            "{} more than published: fillers share entries, or a disturbed search ended too late",
+            units::percent(differs)
+        )
+    })
+}
+
 /// Cells of the N × K plane with one filler: parallel loads with the run's own pages and node.
 pub(crate) fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &MlpCell> {
     mlp.cells.iter().filter(move |cell| {
@@ -64,64 +87,6 @@ pub(crate) fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &Ml
             && cell.page == mlp.page
             && cell.node == mlp.node
     })
-}
-
-/// Whether T(n) is a line, in words, with a caution if it is not.
-pub(crate) fn line_verdict(line: &SequentialLine) -> String {
-    let p_value = |p: f64| {
-        if p < 0.001 {
-            "p < 0.001".to_owned()
-        } else {
-            format!("p = {p:.2}")
-        }
-    };
-    match (&line.bend, line.bend_p_value) {
-        (Some(bend), Some(p)) => format!("bends at n = {} ({})", bend.at_loads, p_value(p)),
-        (Some(bend), None) => format!("bends at n = {}", bend.at_loads),
-        (None, Some(p)) => format!("holds ({})", p_value(p)),
-        (None, None) => "not tested: too few n".to_owned(),
-    }
-}
-
-/// Line through a run's loads in sequence, with the range of n.
-pub(crate) struct SequenceRow<'a> {
-    /// `n = 1…4`; empty if the line holds for all n.
-    pub(crate) range: String,
-    pub(crate) load: &'a Figure,
-    pub(crate) overhead: &'a Figure,
-}
-
-/// The line, or both of its parts if it bends.
-pub(crate) fn sequence_rows(line: &SequentialLine) -> Vec<SequenceRow<'_>> {
-    match &line.bend {
-        Some(bend) => [&bend.before, &bend.after]
-            .into_iter()
-            .map(|part| SequenceRow {
-                range: format!("n = {}…{}", part.from_loads, part.to_loads),
-                load: &part.load_cycles,
-                overhead: &part.overhead_cycles,
-            })
-            .collect(),
-        None => vec![SequenceRow {
-            range: String::new(),
-            load: &line.load_cycles,
-            overhead: &line.overhead_cycles,
-        }],
-    }
-}
-
-/// Explains a bend in a sentence; `None` without a bend.
-pub(crate) fn bend_reading(run: &str, line: &SequentialLine) -> Option<String> {
-    let bend = line.bend?;
-    let [before, after] = [bend.before, bend.after].map(|part| part.load_cycles.value);
-    Some(format!(
-        "{run}: T(n) = n·M + C does not hold for all n: up to n = {} one more load takes {} \
-         cycles, from there on {}. M and C are those of each part; the C of the second is no \
-         cost of an execution",
-        bend.at_loads,
-        units::number(before),
-        units::number(after),
-    ))
 }
 
 /// Explains the columns of placement noise.
@@ -398,6 +363,20 @@ mod tests {
             elapsed_s: 1.0,
             ..Mlp::default()
         }
+    }
+
+    #[test]
+    fn a_buffer_that_is_not_the_published_one_is_doubted() {
+        let measured = |entries| Mlp {
+            rob_size: Outcome::Known(entries),
+            ..Mlp::default()
+        };
+        assert_eq!(reorder_buffer_doubt(&measured(505.0), 512), None);
+        let less = reorder_buffer_doubt(&measured(256.0), 512).unwrap();
+        assert!(less.starts_with("50 % less than published"), "{less}");
+        let more = reorder_buffer_doubt(&measured(1269.0), 320).unwrap();
+        assert!(more.contains("more than published"), "{more}");
+        assert_eq!(reorder_buffer_doubt(&Mlp::default(), 512), None);
     }
 
     #[test]

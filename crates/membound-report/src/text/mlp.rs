@@ -30,6 +30,9 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         figure(out, "reorder buffer (entries)", entries, &mlp.rob_size);
         if let Some(published) = machine.cpu.published_rob {
             out.note(&format!("published for this processor: {published}"));
+            if let Some(doubt) = facts::reorder_buffer_doubt(mlp, published) {
+                out.warning(&doubt);
+            }
         }
         rule(out, mlp);
         figure(
@@ -239,15 +242,6 @@ fn page_walks(out: &mut Out, mlp: &Mlp) {
     }
 }
 
-/// Cycles of a point of the area sweep; `None` if the time cannot be distinguished from that of the empty
-/// kernel, which has been subtracted from it.
-fn distinct_cycles(point: &AreaPoint) -> Option<f64> {
-    /// Half the width of a 95 % interval in spreads of the batches, as for every time of this part.
-    const HALF_WIDTH: f64 = 1.96;
-    let low = point.cycles - HALF_WIDTH * point.spread.abs();
-    (point.cycles.is_finite() && low > 0.0).then_some(point.cycles)
-}
-
 fn areas(out: &mut Out, mlp: &Mlp) {
     let Some(most) = mlp.areas.iter().map(|point| point.loads).max() else {
         return;
@@ -271,8 +265,8 @@ fn areas(out: &mut Out, mlp: &Mlp) {
             .areas
             .iter()
             .find(|p| p.area_bytes == point.area_bytes && p.loads == 1);
-        let all_cycles = distinct_cycles(point);
-        let one_cycles = one.and_then(distinct_cycles);
+        let all_cycles = point.distinct_cycles();
+        let one_cycles = one.and_then(AreaPoint::distinct_cycles);
         left_out |= all_cycles.is_none() || (one.is_some() && one_cycles.is_none());
         let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), units::number);
         let expected: Vec<String> = point
@@ -285,7 +279,7 @@ fn areas(out: &mut Out, mlp: &Mlp) {
             units::bytes(point.area_bytes),
             one.map_or_else(String::new, |_| cell(one_cycles)),
             cell(all_cycles),
-            cell(all_cycles.and(one_cycles).map(|_| point.ratio)),
+            cell(all_cycles.and(one_cycles).and(point.ratio)),
             expected.join(", "),
         ]);
     }
@@ -313,7 +307,7 @@ fn area_picture(out: &mut Out, mlp: &Mlp, most: u32) -> bool {
                 .areas
                 .iter()
                 .filter(|point| point.loads == *loads)
-                .filter_map(|point| Some((point.area_bytes as f64, distinct_cycles(point)?)))
+                .filter_map(|point| Some((point.area_bytes as f64, point.distinct_cycles()?)))
                 .collect();
             points.sort_by(|one, other| one.0.total_cmp(&other.0));
             plot::Curve {

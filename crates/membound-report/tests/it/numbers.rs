@@ -41,7 +41,7 @@ fn spoil(profile: &mut MachineProfile, values: &[f64]) {
             (point.cycles_per_load, point.parallelism) = (next(), next());
         }
         for point in &mut part.areas {
-            (point.cycles, point.ratio) = (next(), next());
+            (point.cycles, point.ratio) = (next(), Some(next()));
         }
         for window in &mut part.windows {
             window.entries.value = next();

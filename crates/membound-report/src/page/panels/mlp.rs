@@ -386,8 +386,11 @@ fn area_ratios(mlp: &Mlp, levels: &[Level]) -> Markup {
         y: Axis::linear("T(N) ÷ T(1)"),
         series: area_series(mlp, true, |p| {
             (
-                p.ratio,
-                format!("{} times one access", units::number(p.ratio)),
+                p.ratio.unwrap_or(f64::NAN),
+                p.ratio.map_or_else(
+                    || "not told apart from the empty kernel".to_owned(),
+                    |ratio| format!("{} times one access", units::number(ratio)),
+                ),
             )
         }),
         marks: level_marks(levels, false),

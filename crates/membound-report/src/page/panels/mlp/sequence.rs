@@ -142,8 +142,10 @@ pub(super) fn lines(mlp: &Mlp) -> Markup {
             }
         }
         @for run in facts::runs(mlp) {
-            @if let Some(text) = run.sequential_line.known().and_then(|line| facts::bend_reading(&facts::mlp_title(run), line)) {
-                p.note { (text) "." }
+            @if let Some(line) = run.sequential_line.known() {
+                @for text in facts::sequence_readings(run, line) {
+                    p.note { (text) "." }
+                }
             }
         }
     }
