@@ -70,6 +70,12 @@ pub enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// True if the part was not requested.
+    #[must_use]
+    pub fn was_not_asked(&self) -> bool {
+        matches!(self, Self::Missing { not_measured } if not_measured.is_not_asked())
+    }
+
     /// Missing for `reason`, without a remedy.
     pub fn missing(reason: impl Into<String>) -> Self {
         Self::Missing {

@@ -126,7 +126,7 @@ impl Store {
 /// come from the sweep that found more of them: that of a small area finds only the first.
 fn merged(mut profile: MachineProfile, earlier: MachineProfile) -> MachineProfile {
     let mut calibration = earlier.calibration;
-    let is_partial = was_not_asked(&profile.bandwidth) || was_not_asked(&profile.latency);
+    let is_partial = profile.bandwidth.was_not_asked() || profile.latency.was_not_asked();
     if is_partial && earlier.levels.len() > profile.levels.len() {
         profile.levels = earlier.levels;
         profile.line = earlier.line;
@@ -150,13 +150,9 @@ fn merged(mut profile: MachineProfile, earlier: MachineProfile) -> MachineProfil
 }
 
 fn fill<T>(part: &mut Outcome<T>, earlier: Outcome<T>) {
-    if was_not_asked(part) {
+    if part.was_not_asked() {
         *part = earlier;
     }
-}
-
-fn was_not_asked<T>(part: &Outcome<T>) -> bool {
-    matches!(part, Outcome::Missing { not_measured } if not_measured.is_not_asked())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use membound_platform::Root;
-use membound_types::{Kind, MachineProfile, Timer};
+use membound_types::{Kind, LevelKind, MachineProfile, Timer};
 
 use crate::args::Part;
 use crate::documents::{self, Other};
@@ -35,6 +35,10 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
                     profile.machine.cpu.model_name
                 ));
             }
+            Ok(profile) if lacks_memory(&profile) => output::complain(&format!(
+                "{} has no latency of memory: measuring it",
+                path.display()
+            )),
             Ok(profile) => return Ok(Some(calibrated(profile, &store))),
             Err(error) => output::complain(&format!("{error:#}: measuring anew")),
         }
@@ -50,6 +54,13 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
             Ok(None)
         }
     }
+}
+
+/// True if the profile is of parts that leave out the latency of memory, such as `measure mlp`. With bandwidth
+/// asked for, what [`profile`] measures was measured, and would not be found now either.
+fn lacks_memory(profile: &MachineProfile) -> bool {
+    let has_memory = profile.levels.iter().any(|it| it.kind == LevelKind::Memory);
+    !has_memory && profile.bandwidth.was_not_asked()
 }
 
 /// The named profile, or the kept one of this host if it is of this processor and calibrated for this build.
@@ -100,5 +111,26 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<MachineProfile> {
             "{} {other}, not a machine profile (`membound measure --json FILE` writes one)",
             path.display()
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::Outcome;
+
+    use super::*;
+    use crate::machines::bundled;
+
+    #[test]
+    fn a_profile_of_other_parts_is_completed_once() {
+        let bundled = bundled::bundled("amd-zen4-guest").expect("it is bundled");
+        let (_, whole) = bundled.expect("it can be read");
+        assert!(!lacks_memory(&whole));
+        let mut part = MachineProfile::unmeasured(whole.machine.clone());
+        assert!(lacks_memory(&part));
+        part.levels = whole.levels[..1].to_vec();
+        assert!(lacks_memory(&part));
+        part.bandwidth = Outcome::missing("no room for the buffers");
+        assert!(!lacks_memory(&part));
     }
 }
