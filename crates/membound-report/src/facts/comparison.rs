@@ -304,17 +304,17 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     }
 }
 
-/// Noise between placements of each condition: `quiet placement, thp pages 1.5 %`. `None` if no condition
-/// has placements.
-pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
+/// Noise between placements of each condition, as `name` names it: `quiet placement, thp pages 1.5 %`. `None` if
+/// no condition has placements.
+pub(crate) fn placement_noise(
+    comparison: &Comparison,
+    name: impl Fn(&ConditionRow) -> String,
+) -> Option<String> {
     let rows = comparison.conditions.iter();
     let by_condition: Vec<String> = rows
         .filter_map(|row| {
             let noise = units::percent(row.placement_noise?);
-            Some(match row.condition.starts_with(&row.profile) {
-                true => format!("{} {noise}", row.condition),
-                false => format!("{} {} {noise}", row.profile, row.condition),
-            })
+            Some(format!("{} {noise}", name(row)))
         })
         .collect();
     (!by_condition.is_empty()).then(|| {

@@ -3,8 +3,8 @@
 
 use maud::{Markup, html};
 use membound_types::{
-    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ComparisonSummary, CurveVerdict,
-    FleetFigure, FleetGroup, OddProfile, Outlier, Overlay,
+    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ComparisonSummary, ConditionRow,
+    CurveVerdict, FleetFigure, FleetGroup, OddProfile, Outlier, Overlay,
 };
 
 use super::parts;
@@ -399,7 +399,15 @@ fn conditions(comparison: &Comparison) -> Markup {
                 }
             }
         }
-        @if let Some(noise) = facts::placement_noise(comparison) { p.note { (noise) "." } }
+        @if let Some(noise) = facts::placement_noise(comparison, condition_name) { p.note { (noise) "." } }
+    }
+}
+
+/// A condition with its profile, unless it is named after it.
+fn condition_name(row: &ConditionRow) -> String {
+    match row.condition.starts_with(&row.profile) {
+        true => row.condition.clone(),
+        false => format!("{} {}", row.profile, row.condition),
     }
 }
 

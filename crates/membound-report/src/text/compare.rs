@@ -275,16 +275,12 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .column("N", Align::Right, 1)
         .figures("MLP + 1 loads")
         .figures("overhead");
-    let (mut intervals, mut noises) = (Vec::new(), Vec::new());
+    let mut intervals = Vec::new();
     for (index, row) in comparison.conditions.iter().enumerate() {
         let text = facts::condition(row, index == 0);
         let letter = column_letter(comparison, &row.profile);
         if !text.interval.is_empty() {
             intervals.push(format!("{letter} {} {}", row.condition, text.interval));
-        }
-        if let Some(noise) = row.placement_noise {
-            let noise = units::percent(noise);
-            noises.push(format!("{letter} {} {noise}", row.condition));
         }
         table.row([
             letter,
@@ -304,11 +300,12 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
             intervals.join("; ")
         ));
     }
-    if !noises.is_empty() {
-        out.note(&format!(
-            "standard deviation between placements, of their median: {}",
-            noises.join("; ")
-        ));
+    let noise = facts::placement_noise(comparison, |row| {
+        let letter = column_letter(comparison, &row.profile);
+        format!("{letter} {}", row.condition)
+    });
+    if let Some(noise) = noise {
+        out.note(&noise);
     }
 }
 

@@ -6,7 +6,7 @@ use membound_types::{Latency, LatencyPoint, Level, MachineInfo};
 
 use super::detail::Detail;
 use super::out::Out;
-use super::plot::{self, Across, Look, Picture, Up};
+use super::plot;
 use super::table::Table;
 use crate::facts::{self, Curve, SettingFamily};
 use crate::units;
@@ -129,29 +129,13 @@ fn overlay(out: &mut Out, remark: &str, mut curves: Vec<Drawn>, levels: &[Level]
         .into_iter()
         .zip(legend.names)
         .enumerate()
-        .map(|(ink, (curve, name))| plot::Curve {
-            name,
-            points: curve.points,
-            look: Look::Line,
-            ink,
-        })
+        .map(|(ink, (curve, name))| plot::Curve::line(name, curve.points, ink))
         .collect();
-    let written = plot::write(
-        out,
-        &Picture {
-            unit: "ns",
-            remark: &remark.join("; "),
-            across: Across::Sizes,
-            up: Up::Logarithmic,
-            curves: &drawn,
-            rules: &[],
-            ends: &levels
-                .iter()
-                .filter_map(|level| Some((level.size_bytes?, level.name.as_str())))
-                .collect::<Vec<_>>(),
-        },
-    );
-    if !written {
+    let ends: Vec<(u64, &str)> = levels
+        .iter()
+        .filter_map(|level| Some((level.size_bytes?, level.name.as_str())))
+        .collect();
+    if !plot::over_sizes(out, "ns", &remark.join("; "), &drawn, &ends) {
         return false;
     }
     for line in legend.lines {

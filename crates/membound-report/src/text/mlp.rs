@@ -7,7 +7,7 @@ use membound_types::{
 use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
-use super::plot::{self, Across, Look, Picture, Up};
+use super::plot;
 use super::table::{Align, Table};
 use super::{plane, sequence};
 use crate::{facts, units};
@@ -303,37 +303,22 @@ fn area_picture(out: &mut Out, mlp: &Mlp, most: u32) -> bool {
         .iter()
         .enumerate()
         .map(|(ink, loads)| {
-            let mut points: Vec<(f64, f64)> = mlp
+            let points = mlp
                 .areas
                 .iter()
                 .filter(|point| point.loads == *loads)
                 .filter_map(|point| Some((point.area_bytes as f64, point.distinct_cycles()?)))
                 .collect();
-            points.sort_by(|one, other| one.0.total_cmp(&other.0));
-            plot::Curve {
-                name: if (most - loads).is_multiple_of(step) {
-                    format!("N={loads}")
-                } else {
-                    String::new()
-                },
-                points,
-                look: Look::Line,
-                ink,
-            }
+            let name = if (most - loads).is_multiple_of(step) {
+                format!("N={loads}")
+            } else {
+                String::new()
+            };
+            plot::Curve::line(name, points, ink)
         })
         .collect();
-    plot::write(
-        out,
-        &Picture {
-            unit: "cycles",
-            remark: &format!("for all N accesses, over the area; N = {fewest}…{most}"),
-            across: Across::Sizes,
-            up: Up::Logarithmic,
-            curves: &drawn,
-            rules: &[],
-            ends: &[],
-        },
-    )
+    let remark = format!("for all N accesses, over the area; N = {fewest}…{most}");
+    plot::over_sizes(out, "cycles", &remark, &drawn, &[])
 }
 
 /// Hits by level for each area and N. Areas whose levels serve the same share at every N have one row.

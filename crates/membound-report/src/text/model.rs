@@ -11,7 +11,7 @@ use membound_types::{
 use textwrap::core::display_width;
 
 use super::out::Out;
-use super::plot::{self, Across, Look, Picture, Up};
+use super::plot::{self, Look};
 use super::table::{Align, Table};
 use crate::facts::model as facts;
 use crate::units;
@@ -372,12 +372,8 @@ fn picture(out: &mut Out, model: &Model) {
                 .map(|p| (p.measured.area_bytes as f64, of(p)))
                 .collect()
         };
-        drawn.push(plot::Curve {
-            name: curve.window_bytes.map(units::bytes).unwrap_or_default(),
-            points: values(|p| p.model_ns),
-            look: Look::Line,
-            ink,
-        });
+        let name = curve.window_bytes.map(units::bytes).unwrap_or_default();
+        drawn.push(plot::Curve::line(name, values(|p| p.model_ns), ink));
         drawn.push(plot::Curve {
             name: String::new(),
             points: values(|p| p.measured.ns),
@@ -394,18 +390,7 @@ fn picture(out: &mut Out, model: &Model) {
         FitData::Window => "per window of a size; lines are the model, dots are measured",
         FitData::Latency => "per load; the line is the model, dots are measured",
     };
-    plot::write(
-        out,
-        &Picture {
-            unit: "ns",
-            remark,
-            across: Across::Sizes,
-            up: Up::Logarithmic,
-            curves: &drawn,
-            rules: &[],
-            ends: &ends,
-        },
-    );
+    plot::over_sizes(out, "ns", remark, &drawn, &ends);
 }
 
 /// Points with the largest deviations from the model.

@@ -55,6 +55,19 @@ pub(super) struct Curve {
     pub(super) ink: usize,
 }
 
+impl Curve {
+    /// A line through `points`, which come in any order.
+    pub(super) fn line(name: String, mut points: Vec<(f64, f64)>, ink: usize) -> Self {
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        Self {
+            name,
+            points,
+            look: Look::Line,
+            ink,
+        }
+    }
+}
+
 /// Content of a picture. Values that an axis cannot show are left out.
 pub(super) struct Picture<'a> {
     /// Unit of the values.
@@ -161,6 +174,27 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
     }
     out.verbatim(&lines);
     true
+}
+
+/// Writes a picture of `curves` over sizes in bytes, both axes logarithmic; `ends` are those of levels. False if
+/// nothing is written, as in [`write`].
+pub(super) fn over_sizes(
+    out: &mut Out,
+    unit: &str,
+    remark: &str,
+    curves: &[Curve],
+    ends: &[(u64, &str)],
+) -> bool {
+    let picture = Picture {
+        unit,
+        remark,
+        across: Across::Sizes,
+        up: Up::Logarithmic,
+        curves,
+        rules: &[],
+        ends,
+    };
+    write(out, &picture)
 }
 
 /// Most curves that can have a name beside the picture.

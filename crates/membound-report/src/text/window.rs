@@ -7,7 +7,7 @@ use membound_types::{Window, WindowKernel, WindowPoint};
 use super::detail::Detail;
 use super::latency::skipped;
 use super::out::Out;
-use super::plot::{self, Across, Look, Picture, Up};
+use super::plot;
 use super::table::{Align, Table};
 use crate::facts::windows::{self, Series};
 use crate::units;
@@ -107,31 +107,15 @@ fn picture(out: &mut Out, series: &Series<'_>, sizes: &BTreeSet<u64>) -> bool {
         .step_by(step)
         .enumerate()
         .map(|(ink, size)| {
-            let mut points: Vec<(f64, f64)> = series
+            let points = series
                 .points
                 .iter()
                 .filter(|point| point.window_bytes == *size)
                 .map(|point| (point.area_bytes as f64, point.seconds_per_window * 1e9))
                 .collect();
-            points.sort_by(|one, other| one.0.total_cmp(&other.0));
-            plot::Curve {
-                name: units::bytes(*size),
-                points,
-                look: Look::Line,
-                ink,
-            }
+            plot::Curve::line(units::bytes(*size), points, ink)
         })
         .collect();
-    plot::write(
-        out,
-        &Picture {
-            unit: "ns",
-            remark: "per window of a size, over the area; as measured",
-            across: Across::Sizes,
-            up: Up::Logarithmic,
-            curves: &drawn,
-            rules: &[],
-            ends: &[],
-        },
-    )
+    let remark = "per window of a size, over the area; as measured";
+    plot::over_sizes(out, "ns", remark, &drawn, &[])
 }

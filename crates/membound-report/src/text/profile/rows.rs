@@ -257,10 +257,21 @@ fn shares(table: Table) -> Table {
 }
 
 fn figures(share: &Share) -> Vec<String> {
+    figures_with(share, units::count_in_interval)
+}
+
+/// Like [`figures`], for narrow tables: of executions only the number, or the interval where that is wide.
+pub(super) fn brief_figures(share: &Share) -> Vec<String> {
+    figures_with(share, units::brief_count)
+}
+
+/// `executions` formats a number of executions and the ends of its interval.
+fn figures_with(
+    share: &Share,
+    executions: fn(f64, Option<f64>, Option<f64>) -> String,
+) -> Vec<String> {
     let executions = |count: Option<f64>, low, high| {
-        count.map_or_else(String::new, |count| {
-            units::count_in_interval(count, low, high)
-        })
+        count.map_or_else(String::new, |count| executions(count, low, high))
     };
     vec![
         run::flagged_percent(share.stall_fraction, share.flagged),
@@ -278,25 +289,6 @@ fn figures(share: &Share) -> Vec<String> {
             share.llc_misses_high,
         ),
     ]
-}
-
-/// Like [`figures`], for narrow tables: of executions only the number, or the interval where that is wide.
-pub(super) fn brief_figures(share: &Share) -> Vec<String> {
-    let mut cells = figures(share);
-    let counts = [
-        (share.loads, share.loads_low, share.loads_high),
-        (share.stores, share.stores_low, share.stores_high),
-        (
-            share.llc_misses,
-            share.llc_misses_low,
-            share.llc_misses_high,
-        ),
-    ];
-    let from = cells.len() - counts.len();
-    for (cell, (count, low, high)) in cells[from..].iter_mut().zip(counts) {
-        *cell = count.map_or_else(String::new, |count| units::brief_count(count, low, high));
-    }
-    cells
 }
 
 pub(super) fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usize) {
