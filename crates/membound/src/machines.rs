@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use etcetera::BaseStrategy;
-use membound_types::{MachineProfile, Outcome};
+use membound_types::{Kind, MachineProfile, Outcome};
 
-use crate::output;
+use crate::{documents, output};
 
 /// Storage of this host's profile. During the measurement it is `HOST.incomplete.json`, rewritten after every
 /// part, so that not even SIGKILL loses a finished part; a complete profile becomes `HOST.json`.
@@ -80,23 +80,23 @@ impl Store {
     }
 
     fn with_earlier_parts(&self, profile: &MachineProfile) -> MachineProfile {
-        let text = self
-            .profile_path()
-            .and_then(|path| std::fs::read(path).ok());
-        let earlier = text.and_then(|text| serde_json::from_slice::<MachineProfile>(&text).ok());
-        let is_of_this_machine = |earlier: &MachineProfile| {
-            let processor = |profile: &MachineProfile| {
-                let cpu = &profile.machine.cpu;
-                (cpu.model_name.clone(), cpu.family, cpu.model, cpu.stepping)
-            };
-            processor(profile) == processor(earlier)
-                && earlier.schema_version == profile.schema_version
+        let processor = |profile: &MachineProfile| {
+            let cpu = &profile.machine.cpu;
+            (cpu.model_name.clone(), cpu.family, cpu.model, cpu.stepping)
         };
-        let earlier = earlier.filter(is_of_this_machine);
-        earlier.map_or_else(
-            || profile.clone(),
-            |earlier| merged(profile.clone(), earlier),
-        )
+        match self.kept() {
+            Some(earlier) if processor(&earlier) == processor(profile) => {
+                merged(profile.clone(), earlier)
+            }
+            _ => profile.clone(),
+        }
+    }
+
+    /// The complete profile of this host, if there is one that can be read.
+    fn kept(&self) -> Option<MachineProfile> {
+        documents::read(&self.profile_path()?, Kind::Machine, "machine profile")
+            .ok()?
+            .ok()
     }
 
     fn path(&self, ending: &str) -> Option<PathBuf> {
@@ -159,7 +159,7 @@ fn fill<T>(part: &mut Outcome<T>, earlier: Outcome<T>) {
 mod tests {
     use super::*;
 
-    /// A bundled profile, of which only `asked` was asked for.
+    /// A profile of the bundled machine, with the parts that `asked` takes from the bundled profile.
     fn profile(asked: impl Fn(&mut MachineProfile, MachineProfile)) -> MachineProfile {
         let whole = bundled::bundled("amd-zen4-guest").expect("it is bundled");
         let (_, whole) = whole.expect("it can be read");
