@@ -182,8 +182,8 @@ impl Stretch {
         (self.value, self.to_ns) = (value, t_ns);
     }
 
-    /// Iterations if the loop began again once more in each pair; `None` if no processor makes so many, or if
-    /// it was not seen to begin again.
+    /// Number of iterations if the loop began again once more between the two samples of each pair. `None` if no
+    /// processor executes that many, or if no pair of samples shows that the loop began again.
     fn more_iterations(&self) -> Option<f64> {
         let more = self.iterations + f64::from(self.pairs) * self.lengths.agreed()?;
         (more <= MAX_ITERATIONS_PER_NS * self.cpu_ns as f64).then_some(more)

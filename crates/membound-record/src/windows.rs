@@ -153,7 +153,7 @@ impl Windows {
                 ..
             } => {
                 let left_ns = until_cpu_ns.saturating_sub(now.cpu_ns) as f64;
-                let soon_ns = left_ns / (2.0 * self.progress.busy.max(1.0));
+                let soon_ns = left_ns / (2.0 * self.progress.last_busy().max(1.0));
                 (soon_ns as u64).min(until_ns.saturating_sub(now.t_ns))
             }
             Phase::Closed { .. } | Phase::Lent => 0,
@@ -397,7 +397,7 @@ mod tests {
             bursts: Wanted::No,
         };
         let mut windows = Windows::new(0.05, wants);
-        windows.progress.busy = 2.0;
+        windows.progress.busy.fill(2.0);
         let at = |ms: u64| Now {
             processes: 1,
             t_ns: ms * 1_000_000,

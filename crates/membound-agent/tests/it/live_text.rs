@@ -186,7 +186,8 @@ fn eight_spinning_threads_survive_a_thousand_changes() {
         return;
     };
     let refused = running.toggle(500);
-    // With eight threads on few processors, of which a host takes its part, one may not run in time.
+    // The agent refuses a change if a thread does not stop in time. The kernel, or the host of a virtual machine,
+    // may keep one of eight threads off the processors for longer.
     assert!(refused < 20, "{refused} of 1000 refused");
     assert_eq!(running.finish(), RIGHT);
 }

@@ -18,16 +18,20 @@ const REMEMBERED: usize = 8;
 /// Compares the programs' CPU use with and without patches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// Processors in use without patches in the last such time: CPU time over wall time.
-    pub(super) busy: f64,
-    /// The same in the times before, the oldest first; 0 where there was none yet.
-    remembered: [f64; REMEMBERED],
+    /// Processors in use without patches in the last such times, the oldest first: CPU time over wall time; 0
+    /// where there was none yet.
+    pub(super) busy: [f64; REMEMBERED],
     /// Start of the current interval: time and CPU time.
     since: Option<(u64, u64)>,
     was_clear: bool,
 }
 
 impl Progress {
+    /// Processors in use in the latest time without patches.
+    pub(super) const fn last_busy(&self) -> f64 {
+        self.busy[REMEMBERED - 1]
+    }
+
     /// Reads the clocks; true if programs are stuck. `is_clear`: no patches are in the text.
     pub(super) fn is_stuck(&mut self, now: Now, is_clear: bool) -> bool {
         let here = (now.t_ns, now.cpu_ns);
@@ -45,16 +49,11 @@ impl Progress {
         self.since = Some(here);
         let busy = now.cpu_ns.saturating_sub(cpu_ns) as f64 / passed_ns as f64;
         if is_clear {
-            self.busy = busy;
-            self.remembered.rotate_left(1);
-            self.remembered[REMEMBERED - 1] = busy;
+            self.busy.rotate_left(1);
+            self.busy[REMEMBERED - 1] = busy;
             return false;
         }
-        let usual = self
-            .remembered
-            .iter()
-            .copied()
-            .fold(f64::INFINITY, f64::min);
+        let usual = self.busy.iter().copied().fold(f64::INFINITY, f64::min);
         usual >= MIN_BUSY && busy < STUCK_PART * usual
     }
 }
