@@ -523,9 +523,10 @@ impl<'a> OfSite<'a> {
     fn of_loop(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
         let touches = |row: &&Laps| self.span.cut(row.from_ns, row.to_ns).is_some();
         let elsewhere = !rows.iter().any(|row| touches(&row));
+        let rows = rows.iter().filter(|row| elsewhere || touches(row));
+        let rows: Vec<Laps> = rows.copied().collect();
         let rated: Vec<Rated> = rows
             .iter()
-            .filter(|row| elsewhere || touches(row))
             .map(|row| {
                 let ns = row.cpu_ns as f64;
                 // `cpu_ns` comes from samples where the kernel took part of the time: hence the variance.
@@ -546,7 +547,7 @@ impl<'a> OfSite<'a> {
         if rate.ns <= 0.0 || all.count < MIN_PLAUSIBLE_RATE_RATIO * least {
             return None;
         }
-        let factor = more_often(rows, self.strata.max_iterations_per_ns);
+        let factor = more_often(&rows, self.strata.max_iterations_per_ns);
         Some(if_begun_again(all, factor, counted))
     }
 
