@@ -56,7 +56,7 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     }
 }
 
-/// True if the profile is of parts that leave out the latency of memory, such as `measure mlp`. With bandwidth
+/// True if the profile is of parts that leave out the latency of memory, such as `measure mlp window`. With bandwidth
 /// asked for, what [`profile`] measures was measured, and would not be found now either.
 fn lacks_memory(profile: &MachineProfile) -> bool {
     let has_memory = profile.levels.iter().any(|it| it.kind == LevelKind::Memory);
