@@ -106,6 +106,8 @@ pub(super) fn agreement(cliffs: &[FillerCliff]) -> Option<Agreement> {
     const MIN_RESOURCES: usize = 3;
     let mut candidates: Vec<&FillerCliff> = cliffs
         .iter()
+        // Without any filler inside the window there is no window.
+        .filter(|cliff| cliff.instructions > WINDOW_LOADS)
         .filter(|cliff| cliff.pattern.len() == 1 || slack(cliff, cliffs) >= MIN_CAPACITY_FACTOR)
         .collect();
     candidates.sort_by_key(|cliff| cliff.instructions);

@@ -14,6 +14,9 @@ const PROGRAM: &str = "../../../../bench/problems/two_nodes.c";
 /// Path of the machine profile in the guest. It has no measured times, which would be meaningless there.
 const UNMEASURED: &str = "/root/unmeasured.json";
 
+/// Share of CPU time that waits for an object from which on its placement is a finding: the default threshold.
+const MIN_PLACEMENT_STALL: f64 = 0.02;
+
 /// Commands that only prepare the guest.
 const SETTINGS: usize = 2;
 
@@ -198,17 +201,21 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         assert!((all - 1.0).abs() < 1e-9, "{context}");
         let line = view.lines.first().expect("there are lines");
         assert!(line.name.contains("two_nodes.c"), "{context}");
-        let placed = profile
-            .findings
+        // How much longer than other instructions an emulated access takes is chance, and with it whether
+        // placement is worth a finding.
+        let stalled = profile
+            .objects
             .iter()
-            .find(|it| it.kind == InsightKind::Placement);
-        assert!(placed.is_some(), "{:?}", profile.findings);
+            .filter(|it| it.name.contains("two_nodes.c"));
+        let most = stalled
+            .map(|it| it.share.stall_fraction)
+            .fold(0.0, f64::max);
+        let findings = &profile.findings;
+        let placed = findings.iter().any(|it| it.kind == InsightKind::Placement);
+        assert_eq!(placed, most >= MIN_PLACEMENT_STALL, "{most}: {findings:?}");
+        let text = &outputs[2].stdout;
+        assert_eq!(text.contains("another node"), placed, "{text}");
     }
-    assert!(
-        outputs[2].stdout.contains("another node"),
-        "{}",
-        outputs[2].stdout
-    );
 
     // All memory that is used is node 0's, and half of the threads are on node 1.
     let crossing = |profile: &Profile| -> f64 {
