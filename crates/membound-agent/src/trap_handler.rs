@@ -113,6 +113,8 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         // First the scavenger returns to its home thread; the program's thread is then called once more.
         match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
+            // A home thread that did not count as one yet when the program ended: it goes on.
+            None if scheduler::is_agents(sys::thread()) => return 0,
             None => {
                 // The first thread of a process stays as a zombie, from which no thread takes contexts.
                 scheduler::thread_ends();

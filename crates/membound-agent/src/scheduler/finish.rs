@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::page::{IDLE_HARVEST_FORCED, control_page, has_run_queues};
-use super::{is_agents, monitor};
+use super::{home_threads, is_agents, monitor};
 use crate::disposition::{Disposition, disposition};
 use crate::scavenger::table;
 use crate::sys::{self, Quiet, call, number};
@@ -47,6 +47,8 @@ pub(crate) fn program_ends(code: u64) {
     // A reader of the program's output that waits for end of file must not wait for its scavengers.
     let _ = own_thread::close_from(0);
     while !table::all_ended() && !has_end_signal() {
+        // Again and again, because a home thread that has not noticed the end may lower itself.
+        home_threads::raise_priorities();
         sys::nap(POLL_INTERVAL_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.

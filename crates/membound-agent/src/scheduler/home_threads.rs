@@ -7,10 +7,11 @@ use membound_wire::ScavengerRequest;
 
 use super::handover::HomeThread;
 use super::page::has_peers;
-use super::policy::{SCHED_IDLE, SCHED_OTHER, schedule};
+use super::policy::{
+    LOWEST_PRIORITY_NICENESS, SCHED_IDLE, SCHED_OTHER, own_niceness, schedule, set_niceness,
+};
 use super::thread_slot::Context;
 use crate::scavenger::table::{self, Scavenger};
-use crate::sys::call;
 
 /// True if no run queue may have the scavenger of this context.
 pub(super) fn is_barred_from_run_queues(context: &Context) -> bool {
@@ -84,18 +85,24 @@ pub(crate) fn lower_priorities() {
     if has_peers() {
         return;
     }
-    const SET_PRIORITY: usize = 141;
-    const LOWEST_PRIORITY_NICENESS: usize = 19;
     table::visit_threads(|thread| {
-        // SAFETY: it touches no memory. Where it is refused, the thread's niceness stays.
-        let _ = unsafe {
-            call(
-                SET_PRIORITY,
-                [0, thread as usize, LOWEST_PRIORITY_NICENESS, 0, 0, 0],
-            )
-        };
+        set_niceness(thread, LOWEST_PRIORITY_NICENESS);
         schedule(thread, SCHED_IDLE);
     });
+}
+
+/// Called once the program has ended: nothing is left to protect from its scavengers, and their ends are
+/// waited for. Home threads get the niceness of the calling thread of the program.
+pub(super) fn raise_priorities() {
+    if has_peers() {
+        return;
+    }
+    if let Some(niceness) = own_niceness() {
+        table::visit_threads(|thread| {
+            set_niceness(thread, niceness);
+            schedule(thread, SCHED_OTHER);
+        });
+    }
 }
 
 /// Home threads are to end: they leave `SCHED_IDLE`, so that they can also where the program keeps

@@ -30,3 +30,27 @@ pub(super) fn schedule(thread: u32, policy: usize) {
     };
     let _ = check(set);
 }
+
+/// Niceness of the lowest priority.
+pub(super) const LOWEST_PRIORITY_NICENESS: isize = 19;
+
+/// Sets the niceness of a thread. Where the kernel refuses it, the thread's niceness stays.
+pub(super) fn set_niceness(thread: u32, niceness: isize) {
+    const SET_PRIORITY: usize = 141;
+    // SAFETY: it touches no memory.
+    let _ = unsafe {
+        call(
+            SET_PRIORITY,
+            [0, thread as usize, niceness.cast_unsigned(), 0, 0, 0],
+        )
+    };
+}
+
+/// The calling thread's niceness.
+pub(super) fn own_niceness() -> Option<isize> {
+    const GET_PRIORITY: usize = 140;
+    // SAFETY: it touches no memory.
+    let found = unsafe { call(GET_PRIORITY, [0; 6]) };
+    // The kernel returns 20 minus the niceness, which is never negative.
+    check(found).ok().map(|found| 20 - found.cast_signed())
+}

@@ -1,6 +1,7 @@
 //! Commands without a plan, which is made and adopted while they run.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use membound_testkit::inconclusive;
@@ -129,6 +130,32 @@ fn scavengers_finish_after_a_short_one() {
     let Some(scavenger) = scavenger() else { return };
     assert_eq!(document.scavengers[0].state, ScavengerState::Finished);
     assert_eq!(harvested.outputs[0], output_of(&scavenger, "work"));
+}
+
+/// On a busy machine a program of some milliseconds ends while its scavenger's thread starts. That thread was
+/// taken for one of the program's and ended, and the command waited for the scavenger for ever.
+#[test]
+fn a_scavenger_that_starts_while_the_program_ends_finishes() {
+    let Some(harvest) = unplanned("plain 0 1", "work") else {
+        return;
+    };
+    let harvest = harvest.options("--finish");
+    let busy = AtomicBool::new(true);
+    let until = Instant::now() + Duration::from_secs(30);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while busy.load(Ordering::Relaxed) && Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let states: Vec<ScavengerState> = (0..8)
+            .map(|_| harvest.run().document.scavengers[0].state)
+            .collect();
+        busy.store(false, Ordering::Relaxed);
+        assert_eq!(states, [ScavengerState::Finished; 8]);
+    });
 }
 
 /// The process that runs this file, with a word that no other test passes.

@@ -141,6 +141,27 @@ fn never_yields(program: &str, mode: &str, options: &str) {
 }
 
 #[test]
+fn it_has_the_priority_of_the_program_once_that_has_ended() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "work")
+        .with(&scavenger, "niceness")
+        .options("--finish");
+    let harvested = harvest.check();
+    harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
+    if rustix::process::geteuid().is_root() {
+        harvested.wrote(0, &output_of(&scavenger, "niceness"));
+    } else {
+        // The kernel lets only privileged threads raise their priority.
+        assert!(
+            harvested.outputs[0].starts_with("niceness 19\n"),
+            "{harvested:#?}"
+        );
+    }
+}
+
+#[test]
 fn it_never_yields_again() {
     never_yields("ends.c", "exit", "--idle steal");
 }
