@@ -95,13 +95,11 @@ fn measure_setting(
         None => windows::find_all(&mut probe, session.effort.pick(2, 4, 8)),
         Some(first) => FoundWindows {
             windows: windows::find_again(&mut probe, &first.windows),
+            entries: first.rob_size.clone(),
             evidence: first.reorder_evidence.clone(),
             notes: Vec::new(),
         },
     };
-    let reorder = found
-        .reorder()
-        .map(|window| (window.cliff_fillers, window.entries.value));
     let filling = Filling::choose(config.filler, &found)?;
     session.progress.at(share(0.2), &doing);
     let mut cells = parallel_cells(&mut probe, config, &filling, &|within| {
@@ -113,7 +111,7 @@ fn measure_setting(
             cells.extend(sequential_cells(&mut probe, fillers, &filling)?);
             pair_of(&cells)
         }
-        _ => Outcome::missing("no cliff was found, so no load can be put outside the window"),
+        _ => Outcome::missing("no window was found, so no load can be put outside it"),
     };
     session.progress.at(share(0.75), &doing);
     let throughput = throughput(&mut probe, &config.chains)?;
@@ -139,12 +137,7 @@ fn measure_setting(
         );
     Ok(Mlp {
         cells,
-        rob_size: match reorder {
-            Some((_, entries)) => Outcome::Known(entries),
-            None => Outcome::missing(
-                "two loads take as long with few fillers as with many: no cliff was found",
-            ),
-        },
+        rob_size: found.entries,
         reorder_evidence: found.evidence,
         filler: filling.filler,
         windows: found.windows,

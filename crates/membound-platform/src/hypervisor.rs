@@ -2,6 +2,16 @@
 
 use crate::Root;
 
+/// Name of the "hypervisor" that emulates the processor's instructions.
+const EMULATOR: &str = "QEMU TCG";
+
+/// True where instructions are translated, not executed: such a processor has no pipeline, and times of
+/// instructions are the emulator's.
+#[must_use]
+pub fn is_emulator(root: &Root) -> bool {
+    name(root).is_some_and(|name| name.starts_with(EMULATOR))
+}
+
 /// The hypervisor's name, or `None` on bare metal (as far as it can be seen).
 #[must_use]
 pub fn name(root: &Root) -> Option<String> {
@@ -141,7 +151,7 @@ fn by_signature(letters: &[u8]) -> String {
     let text = text.trim_matches(|letter: char| letter == '\0' || letter == ' ');
     let known = match text {
         "KVMKVMKVM" => "KVM",
-        "TCGTCGTCGTCG" => "QEMU TCG",
+        "TCGTCGTCGTCG" => EMULATOR,
         "Microsoft Hv" => "Hyper-V",
         "VMwareVMware" => "VMware",
         "XenVMMXenVMM" => "Xen",
@@ -165,6 +175,7 @@ mod tests {
     #[test]
     fn signatures_have_names() {
         assert_eq!(by_signature(b"KVMKVMKVM\0\0\0"), "KVM");
+        assert_eq!(by_signature(b"TCGTCGTCGTCG"), EMULATOR);
         assert_eq!(by_signature(b"Microsoft Hv"), "Hyper-V");
         assert_eq!(by_signature(b"bhyve bhyve "), "bhyve");
         assert_eq!(by_signature(b"SomethingNew"), "SomethingNew");

@@ -215,6 +215,10 @@ impl LimitingStructure {
     /// Name for documents and reports.
     pub(super) fn name(self, filler: Filler) -> String {
         match self {
+            // No core is known to put a fraction of a filler into an entry.
+            Self::ReorderBuffer(each) if each.fract() > 0.0 => {
+                "reorder buffer (the mixes that show it ended earlier)".to_owned()
+            }
             Self::ReorderBuffer(each) if each > 1.0 && filler == Filler::Nop => {
                 format!("reorder buffer (nop fusion: {each} share an entry)")
             }

@@ -1,5 +1,6 @@
 //! Windows of the core by bisection on the fillers between two loads.
 
+use membound_platform::hypervisor;
 use membound_types::{Basis, Figure, Filler, FillerCliff, Outcome, ReorderEvidence, WindowLimit};
 
 use super::probe::Probe;
@@ -15,6 +16,8 @@ const MAX_FILLERS: u32 = 4096;
 /// The windows that were found, with evidence and notes.
 pub(super) struct FoundWindows {
     pub(super) windows: Vec<WindowLimit>,
+    /// Entries of the reorder buffer.
+    pub(super) entries: Outcome<f64>,
     /// Fillers by which the reorder buffer was found.
     pub(super) evidence: Outcome<ReorderEvidence>,
     pub(super) notes: Vec<String>,
@@ -24,11 +27,16 @@ impl FoundWindows {
     /// The window that shows the reorder buffer with one filler per entry: that of nops where they
     /// are not fused, else that of the mix. Without an agreement, the one that nops found.
     pub(super) fn reorder(&self) -> Option<&WindowLimit> {
-        let of = |filler: Filler| self.windows.iter().find(|window| window.filler == filler);
-        match of(Filler::Nop) {
-            Some(nop) if nop.fillers_per_entry <= 1.0 => Some(nop),
-            nop => of(Filler::Mixed).or(nop),
-        }
+        reorder_among(&self.windows)
+    }
+}
+
+/// [`FoundWindows::reorder`] of `windows`.
+fn reorder_among(windows: &[WindowLimit]) -> Option<&WindowLimit> {
+    let of = |filler: Filler| windows.iter().find(|window| window.filler == filler);
+    match of(Filler::Nop) {
+        Some(nop) if nop.fillers_per_entry <= 1.0 => Some(nop),
+        nop => of(Filler::Mixed).or(nop),
     }
 }
 
@@ -95,6 +103,15 @@ impl Step {
 /// guest it may belong to another guest. So the largest window on which two searches agree counts,
 /// and smaller ones are noted. A search that fails leaves its window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
+    if hypervisor::is_emulator(probe.session.root) {
+        let missing = "the processor is emulated: it has no reorder buffer";
+        return FoundWindows {
+            windows: Vec::new(),
+            entries: Outcome::missing(missing),
+            evidence: Outcome::missing(missing),
+            notes: Vec::new(),
+        };
+    }
     let kinds = probe.fillers();
     let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
     let mut notes = Vec::new();
@@ -130,8 +147,17 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
             own_uops,
         )
     }));
+    let entries = reorder_among(&windows).map_or_else(
+        || {
+            Outcome::missing(
+                "two loads take as long with few fillers as with many: no cliff was found",
+            )
+        },
+        |window| Outcome::Known(window.entries.value),
+    );
     FoundWindows {
         windows,
+        entries,
         evidence: evidence(agreed, cliffs),
         notes,
     }
@@ -180,7 +206,7 @@ fn search(
     found
         .iter()
         .filter_map(|steps| {
-            let step = largest_agreed(steps)?;
+            let step = with_all_searches(largest_agreed(steps)?, steps);
             let smallest = steps.iter().map(Step::instructions).min()?;
             if f64::from(smallest) < 0.9 * f64::from(step.instructions()) {
                 notes.push(format!(
@@ -201,7 +227,7 @@ fn names(pattern: &[Filler]) -> String {
 }
 
 /// Cliffs of many mixes between the times of two loads that a single kind has shown: the largest on
-/// which two of three bisections agree, else the median.
+/// which two of up to three bisections agree, else the median.
 fn mixed_cliffs(
     probe: &mut Probe<'_, '_>,
     levels: &Step,
@@ -214,6 +240,11 @@ fn mixed_cliffs(
         for (pattern, cliffs) in patterns.iter().zip(&mut found) {
             if probe.session.cancelled() {
                 break;
+            }
+            if let [first, second] = cliffs[..]
+                && agree(first, second)
+            {
+                continue;
             }
             let mut cliff = Cliff {
                 probe,
@@ -284,6 +315,17 @@ fn largest_two_agree(found: &[Step]) -> bool {
         [] => true,
         [largest, second, ..] => largest.agrees(second),
         [_] => false,
+    }
+}
+
+/// `step` with an interval that begins where the smallest window of all searches does: how much of the core
+/// another hardware thread had is not known for the largest one either.
+fn with_all_searches(step: Step, all: &[Step]) -> Step {
+    let (cliff, low, high) = step.fillers;
+    let lowest = all.iter().map(|it| it.fillers.1).fold(low, u32::min);
+    Step {
+        fillers: (cliff, lowest, high),
+        ..step
     }
 }
 
@@ -558,6 +600,13 @@ mod tests {
     }
 
     #[test]
+    fn the_interval_holds_what_every_search_found() {
+        let all = found(&[446, 222, 445]);
+        let step = with_all_searches(all[0].clone(), &all);
+        assert_eq!(step.fillers, (446, 222, 446));
+    }
+
+    #[test]
     fn entries_count_the_loads_where_they_take_one_and_fused_fillers_together() {
         let step = &found(&[1272])[0];
         let fused = step.window(Filler::Nop, LimitingStructure::ReorderBuffer(4.0), 0);
@@ -574,6 +623,7 @@ mod tests {
         };
         let of = |windows| FoundWindows {
             windows,
+            entries: Outcome::default(),
             evidence: Outcome::default(),
             notes: Vec::new(),
         };

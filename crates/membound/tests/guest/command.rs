@@ -227,7 +227,12 @@ fn loads_in_flight_are_counted_under_every_node_policy() {
             NodePolicy::INTERLEAVE
         ]
     );
-    // Windows are meaningless under emulation, and so are notes about them.
+    let why = mlp
+        .part
+        .rob_size
+        .why_missing()
+        .expect("nothing is reordered");
+    assert!(why.reason.contains("emulated"), "{why:?}");
     let refused = |note: &String| note.contains("pages on node");
     assert!(
         !mlp.part.skipped.iter().any(refused),

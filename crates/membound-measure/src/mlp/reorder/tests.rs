@@ -304,4 +304,8 @@ fn fillers_an_entry_are_whole_numbers_where_one_is_near() {
     assert_eq!(share(3.98), 4.0);
     assert_eq!(share(0.99), 1.0);
     assert_eq!(share(1.5), 1.5);
+    let name = |each| LimitingStructure::ReorderBuffer(each).name(Zero);
+    assert_eq!(name(1.0), "reorder buffer");
+    assert!(name(2.0).contains("2 share an entry"), "{}", name(2.0));
+    assert!(!name(1.5).contains("share an entry"), "{}", name(1.5));
 }
