@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use etcetera::BaseStrategy;
 use membound_types::{Kind, MachineProfile, Outcome};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::{documents, output};
 
@@ -71,8 +73,10 @@ impl Store {
     pub(crate) fn finish(&self, profile: &MachineProfile) {
         if profile.incomplete {
             self.write("incomplete.json", profile);
-        } else if self.write("json", &self.with_earlier_parts(profile))
-            && let Some(path) = self.path("incomplete.json")
+        } else if self.write(
+            "json",
+            &without_unreadable(self.with_earlier_parts(profile)),
+        ) && let Some(path) = self.path("incomplete.json")
         {
             // The file may never have been written.
             let _ = std::fs::remove_file(path);
@@ -149,6 +153,32 @@ fn merged(mut profile: MachineProfile, earlier: MachineProfile) -> MachineProfil
     profile
 }
 
+/// `profile` without the parts that could not be read again. JSON has neither infinity nor NaN: one such figure
+/// would make the whole profile unreadable.
+fn without_unreadable(mut profile: MachineProfile) -> MachineProfile {
+    check("latency", &mut profile.latency);
+    check("mlp", &mut profile.mlp);
+    check("window", &mut profile.window);
+    check("bandwidth", &mut profile.bandwidth);
+    check("loaded", &mut profile.loaded);
+    check("tlb", &mut profile.tlb);
+    check("prefetch", &mut profile.prefetch);
+    check("numa", &mut profile.numa);
+    check("c2c", &mut profile.c2c);
+    check("calibration", &mut profile.calibration);
+    profile
+}
+
+fn check<T: Serialize + DeserializeOwned>(name: &str, part: &mut Outcome<T>) {
+    let read =
+        serde_json::to_string(part).and_then(|text| serde_json::from_str::<Outcome<T>>(&text));
+    if read.is_err() {
+        let reason = format!("a figure of {name} is no number");
+        output::complain(&format!("{reason}: this part is not kept"));
+        *part = Outcome::missing(reason);
+    }
+}
+
 fn fill<T>(part: &mut Outcome<T>, earlier: Outcome<T>) {
     if part.was_not_asked() {
         *part = earlier;
@@ -166,6 +196,24 @@ mod tests {
         let mut part = MachineProfile::unmeasured(whole.machine.clone());
         asked(&mut part, whole);
         part
+    }
+
+    #[test]
+    fn a_part_with_a_figure_that_is_no_number_is_left_out() {
+        let measured = profile(|part, whole| {
+            part.latency = whole.latency;
+            part.bandwidth = whole.bandwidth;
+            if let Outcome::Known(bandwidth) = &mut part.bandwidth {
+                bandwidth.elapsed_s = f64::INFINITY;
+            }
+        });
+        let kept = without_unreadable(measured.clone());
+        assert_eq!(kept.latency, measured.latency);
+        let why = kept.bandwidth.why_missing().expect("it is left out");
+        assert!(why.reason.contains("no number"), "{why:?}");
+        let text = serde_json::to_string(&kept).expect("it can be written");
+        let read: MachineProfile = serde_json::from_str(&text).expect("it can be read");
+        assert_eq!(read, kept);
     }
 
     #[test]
