@@ -6,8 +6,10 @@
 //! program that this machine does not have is reported as `skipped: reason`.
 
 mod batches;
+mod elsewhere;
 mod entry;
 mod figures;
+mod kept;
 mod obtain;
 mod page;
 mod place;
@@ -26,7 +28,8 @@ use membound_types::Doctor;
 use serde_json::{Value, json};
 
 use self::entry::{Entry, Kind};
-use self::page::{Skipped, costs, percent};
+use self::kept::Skipped;
+use self::page::{costs, percent};
 use self::place::EntryPaths;
 use self::session::{Mode, Plan, Row};
 use crate::bench::{build, document, machine_profile};

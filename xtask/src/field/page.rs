@@ -5,46 +5,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use serde::Deserialize;
 
+use super::elsewhere::{self, Checked};
 use super::entry::Entry;
 use super::figures::{Figure, judge};
+use super::kept::Kept;
 use super::session::{Mode, Row};
 use super::statistics::Interval;
 use crate::results;
-
-/// A run of the field, as `bench/results` keeps it.
-#[derive(Deserialize)]
-struct Kept {
-    commit: Option<String>,
-    machine: Machine,
-    summary: Summary,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    date: String,
-    cpu: Cpu,
-}
-
-#[derive(Deserialize)]
-struct Cpu {
-    model_name: String,
-}
-
-#[derive(Deserialize)]
-struct Summary {
-    rows: Vec<Row>,
-    #[serde(default)]
-    skipped: Vec<Skipped>,
-}
-
-/// An entry that was not run.
-#[derive(Clone, Debug, Deserialize, serde::Serialize)]
-pub(crate) struct Skipped {
-    pub(crate) entry: String,
-    pub(crate) reason: String,
-}
 
 /// Writes the page from every result of the field in `directory`.
 pub(crate) fn write(entries: &[Entry], directory: &Path, page: &Path) -> Result<()> {
@@ -113,6 +81,8 @@ fn text(entries: &[Entry], runs: &[Kept]) -> String {
             add(&mut out, &said(row));
         }
     }
+    let rows = newest.values().copied();
+    other_machines(&mut out, &elsewhere::checked(entries, rows, runs));
     if !skipped.is_empty() {
         out.push_str("\n## Skipped\n\n| entry | reason |\n|---|---|\n");
         for (entry, reason) in skipped {
@@ -126,6 +96,38 @@ fn text(entries: &[Entry], runs: &[Kept]) -> String {
         add(&mut out, &history(run));
     }
     out
+}
+
+/// The table of predictions for other machines; nothing without one.
+fn other_machines(out: &mut String, checked: &[Checked<'_>]) {
+    if checked.is_empty() {
+        return;
+    }
+    let held = checked.iter().filter(|it| it.held()).count();
+    // Writing to a string does not fail.
+    let _ = write!(
+        out,
+        "\n## On other machines\n\n\
+         Run time there ÷ run time here: predicted by `membound report --machine` from the profile here, and\n\
+         measured by runs of the same entry alone on both. {held} of {} lie in the interval, within 5 %.\n\n\
+         | entry | from | to | predicted | interval | measured | held |\n|---|---|---|--:|---|--:|---|\n",
+        checked.len()
+    );
+    for row in checked {
+        let [value, low, high] = row.predicted;
+        add(
+            out,
+            &[
+                row.entry.to_owned(),
+                row.from.to_owned(),
+                row.to.to_owned(),
+                format!("{value:.2}"),
+                format!("[{low:.2}, {high:.2}]"),
+                format!("{:.2}", row.measured),
+                if row.held() { "yes" } else { "**no**" }.to_owned(),
+            ],
+        );
+    }
 }
 
 fn between([low, high]: [f64; 2]) -> String {
@@ -302,6 +304,7 @@ fn short(text: &str, letters: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::recorded::Recorded;
 
     fn run(date: &str, entry: &str, cost: f64) -> Kept {
         serde_json::from_value(serde_json::json!({
@@ -337,6 +340,40 @@ mod tests {
         assert!(text.contains("2026-01-01T00:00:00Z"));
         assert!(text.contains("a \\| b"));
         assert!(text.contains("| lost | no lost |"));
+    }
+
+    #[test]
+    fn a_prediction_is_compared_with_a_run_on_that_machine() {
+        let here = |entry: &str, low: f64| {
+            let mut here = run("2026-01-02T00:00:00Z", entry, 0.1);
+            here.machine.cpu.microarchitecture = Some("Golden Cove".to_owned());
+            let prediction =
+                serde_json::json!([{ "machine": "amd-zen4-guest", "ratio": [1.5, low, 2.0] }]);
+            let mut recorded = Recorded::of(&serde_json::Value::Null);
+            recorded.elsewhere = serde_json::from_value(prediction).unwrap();
+            here.summary.rows[0].recorded = Some(recorded);
+            here
+        };
+        let there = |entry: &str| {
+            let mut there = run("2026-01-01T00:00:00Z", entry, 0.1);
+            there.machine.cpu.microarchitecture = Some("Zen 4".to_owned());
+            there.summary.rows[0].alone_s = 1.2;
+            there
+        };
+        let entries = crate::field::entry::all().unwrap();
+        let (one, other) = ("c-chase", "c-gather");
+        let runs = [there(one), there(other), here(one, 1.0), here(other, 1.4)];
+        let text = text(&entries, &runs);
+        assert!(
+            text.contains("| c-chase | Golden Cove | Zen 4 | 1.50 | [1.00, 2.00] | 1.20 | yes |"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "| c-gather | Golden Cove | Zen 4 | 1.50 | [1.40, 2.00] | 1.20 | **no** |"
+            )
+        );
+        assert!(text.contains("1 of 2 lie in the interval"));
     }
 
     #[test]

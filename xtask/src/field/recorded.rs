@@ -6,6 +6,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// Bundled profiles of machines on which the field was run, each with its processors' microarchitecture.
+pub(super) const MACHINES: [(&str, &str); 2] =
+    [("amd-zen4-guest", "Zen 4"), ("amd-zen5-guest", "Zen 5")];
+
 /// Findings of a profile of an entry.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recorded {
@@ -32,29 +36,33 @@ pub(crate) struct Recorded {
     pub(crate) missing: Vec<String>,
     /// The document's figures of its own cost.
     pub(crate) overhead: Value,
+    /// Run times that the profile predicts for other machines.
+    #[serde(default)]
+    pub(crate) elsewhere: Vec<Elsewhere>,
     pub(crate) samples: Option<f64>,
     pub(crate) timed_accesses: Option<f64>,
     /// Whether the document says that the recording is incomplete.
     pub(crate) incomplete: bool,
 }
 
+/// Predicted run time on another machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Elsewhere {
+    /// Name of its bundled profile.
+    pub(crate) machine: String,
+    /// Run time there ÷ run time here, with its interval.
+    pub(crate) ratio: [f64; 3],
+}
+
 impl Recorded {
     /// Extracts from a report's document what the field keeps.
     pub(crate) fn of(document: &Value) -> Self {
-        let bound = &document["memory_bound"];
-        let numbers = |names: [&str; 3]| -> Option<[f64; 3]> {
-            let mut found = [0.0; 3];
-            for (place, name) in found.iter_mut().zip(names) {
-                *place = bound[name].as_f64()?;
-            }
-            Some(found)
-        };
         let line = largest(&document["lines"]);
         let overhead = &document["overhead"];
         let gain = gain(document);
         Self {
-            share: numbers(["fraction", "low", "high"]),
-            unknown: bound["unknown"].as_f64(),
+            share: numbers(&document["memory_bound"], ["fraction", "low", "high"]),
+            unknown: document["memory_bound"]["unknown"].as_f64(),
             top_line: line.map(|row| (named(row), stall(row))),
             top_function: largest(&document["functions"]).map(named),
             top_object: largest(&document["objects"]).map(|row| (named(row), stall(row))),
@@ -64,11 +72,35 @@ impl Recorded {
             predicted_interval: gain.and_then(|(_, interval)| interval),
             missing: missing(document),
             overhead: overhead.clone(),
+            elsewhere: elsewhere(&document["elsewhere"]),
             samples: document["run"]["samples"].as_f64(),
             timed_accesses: document["run"]["timed_accesses"].as_f64(),
             incomplete: document["incomplete"].as_bool().unwrap_or_default(),
         }
     }
+}
+
+/// The fields `names` of `object`, if all are numbers.
+fn numbers(object: &Value, names: [&str; 3]) -> Option<[f64; 3]> {
+    let mut found = [0.0; 3];
+    for (place, name) in found.iter_mut().zip(names) {
+        *place = object[name].as_f64()?;
+    }
+    Some(found)
+}
+
+fn elsewhere(rows: &Value) -> Vec<Elsewhere> {
+    let one = |row: &Value| {
+        Some(Elsewhere {
+            machine: row["machine"].as_str()?.to_owned(),
+            ratio: numbers(&row["time_ratio"], ["value", "low", "high"])?,
+        })
+    };
+    rows.as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(one)
+        .collect()
 }
 
 fn stall(row: &Value) -> f64 {
@@ -159,6 +191,10 @@ mod tests {
                 { "name": "a.c:2", "stall_fraction": 0.4 },
             ],
             "objects": [],
+            "elsewhere": [
+                { "machine": "far", "time_ratio": { "value": 1.5, "low": 1.0, "high": 2.0 } },
+                { "machine": "unknown", "time_ratio": null },
+            ],
             "overhead": { "longest_stop_ms": 1.5 },
             "findings": [{ "text": "t", "predicted_gain": { "value": 0.3 } }],
             "missing": [
@@ -169,6 +205,11 @@ mod tests {
         assert_eq!(found.share, Some([0.5, 0.4, 0.6]));
         assert_eq!(found.top_line, Some(("a.c:2".to_owned(), 0.4)));
         assert_eq!(found.top_object, None);
+        let far = Elsewhere {
+            machine: "far".to_owned(),
+            ratio: [1.5, 1.0, 2.0],
+        };
+        assert_eq!(found.elsewhere, [far]);
         assert_eq!(found.longest_stop_ms, Some(1.5));
         assert_eq!(found.predicted_gain, Some(0.3));
         assert_eq!(found.missing, ["latency: 32-bit"]);

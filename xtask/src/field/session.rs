@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::entry::{Entry, Output, Run, Server, StopSignal, Threads, Truth, number};
 use super::place::{EntryPaths, stamp};
 use super::process::{Group, Left};
-use super::recorded::Recorded;
+use super::recorded::{MACHINES, Recorded};
 use super::statistics::Interval;
 use super::truth::{Band, PlainRun, band, saved};
 use crate::campaign::outcome::Ending;
@@ -430,6 +430,9 @@ fn report(plan: &Plan, place: &EntryPaths, recording: &Path) -> Result<Value> {
     let mut command = Command::new("timeout");
     command.arg(REPORT_LIMIT.as_secs().to_string());
     command.arg(&plan.membound).arg("report").arg(recording);
+    for (machine, _) in MACHINES {
+        command.args(["--machine", machine]);
+    }
     let text = stdout_of(command.args(["--format", "json"]).current_dir(&place.work))?;
     serde_json::from_str(&text).context("the report is no JSON")
 }
