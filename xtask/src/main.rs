@@ -27,7 +27,6 @@ mod model_check;
 mod needs;
 mod package;
 mod python;
-mod random;
 mod readers;
 mod results;
 mod run;

@@ -16,6 +16,7 @@ use membound_run::{
     Object, ObjectClass, ObjectId, Process, ProcessId, RunData, Sample, Site, SiteId, SiteKind,
     Stack, StackId, Thread, ThreadId,
 };
+use membound_testkit::Random;
 
 const SAMPLES: u64 = 1_000_000;
 const ACCESSES: u64 = 1_000_000;
@@ -84,19 +85,6 @@ fn main() {
     }
 }
 
-/// Random numbers that are the same everywhere: Knuth's MMIX generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 fn run() -> RunData {
     let mut run = RunData {
         meta: Meta {
@@ -133,7 +121,7 @@ fn run() -> RunData {
             cpu_ns: None,
         });
     }
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let stacks = code(&mut run);
     objects(&mut run);
     events(&mut run, &stacks, &mut random);

@@ -11,8 +11,6 @@
 
 #[path = "../tests/model/hierarchies.rs"]
 mod hierarchies;
-#[path = "../tests/model/random.rs"]
-mod random;
 #[path = "../tests/model/scores.rs"]
 mod scores;
 

@@ -177,13 +177,13 @@ fn least_squares(points: &[(f64, f64)], knot: f64) -> Option<Bend> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Draws;
+    use crate::testing::Random;
 
     fn bent(at: f64, before: f64, after: f64, x: f64) -> f64 {
         40.0 + before * x.min(at) + after * (x - at).max(0.0)
     }
 
-    fn series(noise: f64, random: &mut Draws, value: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
+    fn series(noise: f64, random: &mut Random, value: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
         (1..=12)
             .map(|n| (f64::from(n), value(f64::from(n)) + noise * random.normal()))
             .collect()
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_straight_line_is_rarely_mistaken_for_a_bent_one() {
-        let mut random = Draws::new(21);
+        let mut random = Random::new(21);
         let bent = (0..2000)
             .filter(|_| {
                 let points = series(8.0, &mut random, |n| 45.0 + 290.0 * n);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_bend_is_found_where_it_is_with_the_slopes_of_its_parts() {
-        let mut random = Draws::new(22);
+        let mut random = Random::new(22);
         for at in [2.0, 4.0, 7.0, 10.0] {
             let (mut places, mut slopes) = (0, 0);
             for _ in 0..200 {
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_disturbed_value_is_left_out_and_makes_no_bend() {
-        let mut random = Draws::new(23);
+        let mut random = Random::new(23);
         let mut points = series(3.0, &mut random, |n| 45.0 + 290.0 * n);
         points[8].1 += 700.0;
         let found = find(&points).unwrap();

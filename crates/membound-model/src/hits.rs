@@ -373,6 +373,7 @@ fn count_at(level: &CalibratedLevel, ticks: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
     use crate::testing::level;
 
     /// A set-associative cache with least recently used replacement.
@@ -422,18 +423,6 @@ mod tests {
         ]
     }
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
-        }
-    }
-
     /// Random accesses into `area` through simulated caches: the number that each level served, and
     /// histograms of times whose timer advances in steps of `step` ticks.
     fn simulated(area: u64, step: u32) -> (Vec<f64>, AreaPoint) {
@@ -445,7 +434,7 @@ mod tests {
             SimulatedCache::new(L2, 8),
             SimulatedCache::new(L3, 16),
         ];
-        let mut random = Random(area);
+        let mut random = Random::new(area);
         let mut served = vec![0.0; 4];
         let lines = area / 64;
         let mut access = |random: &mut Random| {

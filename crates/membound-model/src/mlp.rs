@@ -344,12 +344,12 @@ fn most_parallel(points: &[ThroughputPoint]) -> Option<&ThroughputPoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Draws;
+    use crate::testing::Random;
     use membound_types::{Filler, Samples};
 
     #[test]
     fn the_interval_holds_the_truth_and_names_the_two_n() {
-        let mut random = Draws::new(11);
+        let mut random = Random::new(11);
         let mut inside = 0;
         for _ in 0..400 {
             let sigma = 4.0;
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_the_throughput_holds_the_truth() {
-        let mut random = Draws::new(31);
+        let mut random = Random::new(31);
         let inside = (0..400)
             .filter(|_| {
                 let mut point = |chains: u32, cycles: f64, alone: f64| {

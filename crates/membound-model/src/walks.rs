@@ -177,7 +177,7 @@ fn one_walk(small: Times<'_>, large: Times<'_>) -> Option<(Figure, bool)> {
 mod tests {
     use super::*;
     use crate::mlp::{document_000, sequential_fit};
-    use crate::testing::Draws;
+    use crate::testing::Random;
 
     const WALK: f64 = 60.0;
     const LOAD: f64 = 200.0;
@@ -206,7 +206,7 @@ mod tests {
         walkers: Option<usize>,
         apart: f64,
         noise: f64,
-        random: &mut Draws,
+        random: &mut Random,
     ) -> (Vec<RulePoint>, SequentialLine) {
         let mut noisy = |cycles: f64| cycles * (1.0 + noise * random.normal());
         let parallel = (1..=12)
@@ -227,7 +227,7 @@ mod tests {
         (parallel, line)
     }
 
-    fn compared(walkers: usize, apart: f64, noise: f64, random: &mut Draws) -> PageWalks {
+    fn compared(walkers: usize, apart: f64, noise: f64, random: &mut Random) -> PageWalks {
         let (small, small_line) = measured(Some(walkers), apart, noise, random);
         let (large, large_line) = measured(None, apart, noise, random);
         let found = compare(
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn walkers_are_counted_without_noise() {
-        let mut random = Draws::new(1);
+        let mut random = Random::new(1);
         for (walkers, apart, tolerance) in [
             (1, 5.0, 0.01),
             (1, 15.0, 0.01),
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn the_interval_holds_the_number_of_walkers_at_two_per_cent_noise() {
         const TRIALS: usize = 300;
-        let mut random = Draws::new(2);
+        let mut random = Random::new(2);
         for (walkers, apart) in [(1, 5.0), (1, 15.0), (2, 5.0), (2, 15.0), (4, 5.0)] {
             let (mut inside, mut known) = (0, 0);
             for _ in 0..TRIALS {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn walks_that_hide_behind_the_loads_are_at_least_so_many() {
-        let mut random = Draws::new(3);
+        let mut random = Random::new(3);
         // Twelve walkers, and memory that takes a load every 15 cycles: at least four
         // is all that can be said. At one a cycle, all ten that were under way.
         for (apart, least, most) in [(15.0, 2.5, 4.0), (1.0, 8.0, 10.0)] {

@@ -8,11 +8,13 @@
 
 mod fixtures;
 pub mod perf_data;
+mod random;
 
 use std::fmt::Display;
 use std::process::Output;
 
 pub use fixtures::{Compiler, Fixtures, is_there};
+pub use random::Random;
 
 /// Reports that the calling test, or a part of it, is skipped because of `reason`: a lower-case
 /// fragment that names what the machine lacks.

@@ -19,7 +19,7 @@ use crate::run::{note, program, say};
 #[path = "../../../crates/membound-model/tests/model/seidl_data.rs"]
 mod seidl_data;
 
-use seidl_data::{NONE, Random, SOME, WINDOWS, areas, origin2000, points, truth};
+use seidl_data::{NONE, Random, SOME, WINDOWS, areas, noisy, origin2000, points, truth};
 
 const TIME_TARGET_MS: f64 = 50.0;
 const COVERAGE_TARGET: f64 = 0.93;
@@ -89,7 +89,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
 fn times(runs: usize, left_out: LeftOut) -> Result<Vec<f64>> {
     let topology = origin2000();
     let clean = points(&topology, &truth(SOME), &WINDOWS, &areas(3334));
-    let noisy = Random::new(1).noisy(&clean[..POINTS], 0.03);
+    let noisy = noisy(&mut Random::new(1), &clean[..POINTS], 0.03);
     let options = FitOptions {
         left_out,
         ..FitOptions::default()
@@ -118,7 +118,7 @@ fn coverage(constants: [f64; 5], noise: f64, trials: usize) -> Result<BTreeMap<S
     let mut random = Random::new(2026);
     let mut held: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..trials {
-        let noisy: Vec<Observation> = random.noisy(&clean[..COVERAGE_POINTS], noise);
+        let noisy: Vec<Observation> = noisy(&mut random, &clean[..COVERAGE_POINTS], noise);
         let model = fit(&topology, FitData::Window, &noisy, &options)?;
         for (name, inside) in judged(&model, &truth) {
             *held.entry(name).or_default() += usize::from(inside);

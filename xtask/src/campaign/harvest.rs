@@ -25,9 +25,9 @@ use self::draw::Case;
 use self::field::Field;
 use self::trial::Trial;
 use crate::bench::{build, document};
-use crate::random::Random;
 use crate::results::{Kept, Store};
 use crate::run::{note, program, say};
+use membound_testkit::Random;
 
 /// Arguments of `campaign harvest`.
 #[derive(clap::Args)]

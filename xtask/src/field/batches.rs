@@ -20,8 +20,8 @@ use super::process::Group;
 use super::session;
 use super::statistics::Interval;
 use crate::campaign::outcome::Ending;
-use crate::random::Random;
 use crate::run::{note, say};
+use membound_testkit::Random;
 
 /// Number of programs in a batch.
 const PROGRAMS: std::ops::RangeInclusive<u64> = 2..=4;

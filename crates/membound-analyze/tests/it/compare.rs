@@ -82,11 +82,11 @@ fn two_runs_of_one_program_are_the_same() {
         let tables: Vec<Target> = (1..7)
             .map(|line| program.heap(&[("main", "main.c", line)], 16 << 20))
             .collect();
-        let mut random = crate::synthetic::Random(seed);
+        let mut random = crate::synthetic::Random::new(seed);
         for line in 20..32 {
             let site = program.site(("work", "work.c", line), SiteKind::Load, 8);
             let start = 4.0 / 12.0 * f64::from(line - 20);
-            let length = 4.0 / 12.0 * (1.0 - 0.02 * random.share());
+            let length = 4.0 / 12.0 * (1.0 - 0.02 * random.unit());
             let like = Like {
                 from: vec![(From::Dram, 0.2), (From::L3, 0.3), (From::L1, 0.5)],
                 ..Like::chase(From::L1, &tables)
@@ -96,7 +96,7 @@ fn two_runs_of_one_program_are_the_same() {
         let mut run = program.finish();
         // Each run loses another tenth of the samples.
         let mut drop = random.clone();
-        run.samples.retain(|_| drop.share() > 0.1);
+        run.samples.retain(|_| drop.unit() > 0.1);
         for sample in &mut run.samples {
             sample.weight_ns = sample.weight_ns * 10 / 9;
         }

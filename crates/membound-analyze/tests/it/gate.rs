@@ -52,7 +52,7 @@ fn bare() -> Profile {
 
 /// Normally distributed number (Irwin and Hall's sum of twelve).
 fn normal(random: &mut Random, mean: f64, deviation: f64) -> f64 {
-    let sum: f64 = (0..12).map(|_| random.share()).sum();
+    let sum: f64 = (0..12).map(|_| random.unit()).sum();
     mean + deviation * (sum - 6.0)
 }
 
@@ -85,7 +85,7 @@ fn simulated(
     expression: &str,
 ) -> (usize, usize) {
     let bare = bare();
-    let mut random = Random(20_261_125);
+    let mut random = Random::new(20_261_125);
     let mut side = |mean: f64| -> Vec<Profile> {
         (0..runs)
             .map(|_| again(&bare, normal(&mut random, mean, deviation)))
@@ -127,11 +127,11 @@ fn a_change_of_ten_points_is_detected() {
 #[test]
 fn runs_that_are_far_off_hide_no_change() {
     let bare = bare();
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut side = |mean: f64| -> Vec<Profile> {
         (0..10)
             .map(|_| {
-                let off = if random.share() < 1.0 / 30.0 {
+                let off = if random.unit() < 1.0 / 30.0 {
                     -0.2
                 } else {
                     0.0
@@ -162,7 +162,7 @@ fn a_change_of_what_is_allowed_fails_rarely_and_equal_programs_pass() {
 #[test]
 fn the_requested_number_of_runs_suffices() {
     let bare = bare();
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut side = |runs: usize| -> Vec<Profile> {
         (0..runs)
             .map(|_| again(&bare, normal(&mut random, 0.4, 0.04)))

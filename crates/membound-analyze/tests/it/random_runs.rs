@@ -50,15 +50,15 @@ fn skeleton(machine: bool) -> RunData {
 /// Fills a skeleton with events that are inconsistent with each other.
 fn nonsense(seed: u64, events: u64, machine: bool) -> RunData {
     let mut run = skeleton(machine);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let (frames, stacks) = (run.frames.len() as u64, run.stacks.len() as u64);
     let (sites, objects) = (run.sites.len() as u64, run.objects.len() as u64);
     for _ in 0..random.below(8) {
         run.attributions.push(Attribution {
             frame: FrameId(random.below(frames) as u32),
             site: (random.below(3) > 0).then(|| SiteId(random.below(sites) as u32)),
-            share: random.share() * 1.5 - 0.1,
-            confidence: random.share(),
+            share: random.unit() * 1.5 - 0.1,
+            confidence: random.unit(),
         });
     }
     for _ in 0..random.below(events) {

@@ -375,7 +375,7 @@ pub(crate) fn sums(profile: &Profile) {
 fn the_order_of_records_does_not_matter() {
     let (run, _) = chase_beside_hits(0.25, From::Dram);
     let mut shuffled = run.clone();
-    let mut random = crate::synthetic::Random(3);
+    let mut random = crate::synthetic::Random::new(3);
     for index in (1..shuffled.samples.len()).rev() {
         let other = random.below(index as u64 + 1) as usize;
         shuffled.samples.swap(index, other);
@@ -448,10 +448,10 @@ fn a_densely_sampled_window_has_no_larger_weight() {
     program.access(main, 0, walk, 5.0..10.0, &Like::chase(From::Dram, &[other]));
     let even = program.finish();
     let mut uneven = even.clone();
-    let mut random = crate::synthetic::Random(5);
+    let mut random = crate::synthetic::Random::new(5);
     uneven
         .accesses
-        .retain(|access| access.t_ns >= 5_000_000_000 || random.share() < 0.1);
+        .retain(|access| access.t_ns >= 5_000_000_000 || random.unit() < 0.1);
     for run in [&even, &uneven] {
         let profile = views(run).profile;
         // 14 of 15 ns and 149 of 150 ns are stalled, each for half of the time.

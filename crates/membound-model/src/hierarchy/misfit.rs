@@ -51,7 +51,7 @@ pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Draws;
+    use crate::testing::Random;
 
     fn misses(relative: impl Fn(usize) -> f64) -> Vec<Miss> {
         (0..60)
@@ -67,7 +67,7 @@ mod tests {
     fn noise_is_no_misfit_whatever_its_size() {
         for seed in 0..50 {
             let noise: Vec<f64> = {
-                let mut draws = Draws::new(seed);
+                let mut draws = Random::new(seed);
                 (0..60).map(|_| 0.2 * draws.normal()).collect()
             };
             let mut all = misses(|_| 0.0);

@@ -131,7 +131,7 @@ pub fn two_point_line(series: &[(u32, f64)]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Draws;
+    use crate::testing::Random;
 
     #[test]
     fn sequential_loads_give_one_load_and_the_overhead() {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_intervals_of_the_line_hold_the_truth_nineteen_times_in_twenty() {
-        let mut random = Draws::new(5);
+        let mut random = Random::new(5);
         let (mut load, mut overhead) = (0, 0);
         for _ in 0..1000 {
             let series: Vec<(u32, f64)> = (1..=12)
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn times_that_leave_the_line_are_fitted_in_parts() {
-        let mut random = Draws::new(6);
+        let mut random = Random::new(6);
         // As on one machine: C = −500 by the line, and T(12) ÷ 12 above T(1).
         let series: Vec<(u32, f64)> = (1..=12)
             .map(|n| {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_line_that_holds_has_no_parts() {
-        let mut random = Draws::new(7);
+        let mut random = Random::new(7);
         let bent = (0..1000)
             .filter(|_| {
                 let series: Vec<(u32, f64)> = (1..=12)

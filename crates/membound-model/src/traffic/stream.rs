@@ -290,6 +290,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     const LINE: u64 = 64;
 
@@ -331,19 +332,6 @@ mod tests {
         );
     }
 
-    /// A uniform number from 0 to 1 (splitmix64).
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut mixed = self.0;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (mixed ^ (mixed >> 31)) % end
-        }
-    }
-
     fn sweep(lines: u64, touches: u64, start: u64) -> Stream {
         let bytes = lines * LINE;
         let touches = (0..touches).map(|at| access(0, (start + at * 8) % bytes, false));
@@ -374,7 +362,7 @@ mod tests {
     #[test]
     fn random_touches_hit_as_much_as_the_cache_holds() {
         for (lines, cached) in [(2000, 500.0), (2000, 1500.0), (1_000_000, 250_000.0)] {
-            let mut random = Random(1);
+            let mut random = Random::new(1);
             let touches = (0..50_000).map(|_| access(0, random.below(lines) * LINE, false));
             let stream = Stream::new(touches.collect());
             assert!(stream.order[0].swept < 0.05);
@@ -387,7 +375,7 @@ mod tests {
     #[test]
     fn sites_of_one_stream_keep_apart() {
         // A table of 100 lines accessed at random, next to a sweep through many lines.
-        let mut random = Random(2);
+        let mut random = Random::new(2);
         let touches = (0..60_000_u64).map(|at| match at % 3 {
             0 => access(0, random.below(100) * LINE, false),
             other => access(1, (1 << 40) + (at / 3 * 2 + other - 1) * 8, false),

@@ -3,7 +3,7 @@
 use membound_model::stall::{Mixer, Mixture, Timing};
 use membound_types::{CalibratedLevel, Calibration, TickCount};
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 const PATCH: &str = "patch";
 /// Ticks of a timed hit, and for each level the ticks beyond a hit and their spread, at the clock of

@@ -9,8 +9,8 @@ mod relations;
 use membound_model::compare::{compare, guard};
 use membound_types::{CurveVerdict, FigureVerdict};
 
-use crate::random::Random;
 use machine::{Machine, USUAL};
+use membound_testkit::Random;
 
 #[test]
 fn runs_of_the_same_machine_differ_by_noise_only() {

@@ -5,7 +5,7 @@ use membound_model::{CurvePoint, LevelOptions, Levels, find_levels};
 use membound_types::LevelKind;
 
 use crate::machines::{Machine, Noise, Policy, machines};
-use crate::random::Random;
+use membound_testkit::Random;
 
 const QUIET: Noise = Noise {
     relative: 0.005,

@@ -7,7 +7,7 @@
 
 use membound_model::CurvePoint;
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// Points per octave.
 const PER_OCTAVE: f64 = 6.0;

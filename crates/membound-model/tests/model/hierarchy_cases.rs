@@ -12,8 +12,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::seidl_data::{
-    GIB, KIB, MIB, NONE, Random, SIZES, SOME, WINDOWS, areas, expected_ns, observation, origin2000,
-    points, truth,
+    GIB, KIB, MIB, NONE, Random, SIZES, SOME, WINDOWS, areas, expected_ns, noisy, observation,
+    origin2000, points, truth,
 };
 
 pub(crate) fn fit_with(points: &[Observation], options: &FitOptions) -> Result<Model, FitError> {
@@ -176,7 +176,7 @@ fn the_papers_weights_are_biased_low_at_high_noise_and_the_default_is_not() {
         let trials = 100;
         let sum: f64 = (0..trials)
             .map(|_| {
-                let model = fit_with(&random.noisy(&clean, 0.2), &options).unwrap();
+                let model = fit_with(&noisy(&mut random, &clean, 0.2), &options).unwrap();
                 model
                     .points
                     .iter()
@@ -197,7 +197,7 @@ fn the_papers_weights_are_biased_low_at_high_noise_and_the_default_is_not() {
 #[test]
 fn order_repetition_and_units_do_not_matter() {
     let mut random = Random::new(11);
-    let data = random.noisy(&clean(SOME), 0.03);
+    let data = noisy(&mut random, &clean(SOME), 0.03);
     let first = fit_with(&data, &FitOptions::default()).unwrap();
     let mut reversed = data.clone();
     reversed.reverse();
@@ -399,13 +399,13 @@ fn constants_vanish_or_do_not() {
     let trials = 200;
     let mut believed = 0;
     for _ in 0..trials {
-        let without = vanishing(&random.noisy(&zero, 0.03));
+        let without = vanishing(&noisy(&mut random, &zero, 0.03));
         assert_eq!(without.symbols, ["t_s0", "t_hh0", "t_hr0", "t_r0", "t_m0"]);
         believed += usize::from(without.vanish);
     }
     // The test may err in at most one of twenty.
     assert!(believed * 100 >= trials * 93, "{believed} of {trials}");
-    let with = vanishing(&random.noisy(&clean(SOME), 0.03));
+    let with = vanishing(&noisy(&mut random, &clean(SOME), 0.03));
     assert!(!with.vanish && with.p_value < 1e-3, "{with:?}");
     assert!((0.05..0.5).contains(&with.largest_share), "{with:?}");
     // Significant even in the smallest amount, but too small to matter.

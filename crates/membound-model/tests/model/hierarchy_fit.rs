@@ -6,7 +6,7 @@ use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, bundled, fit};
 use membound_types::{FitData, Model, Observation, Parameter, ParameterRole, SizeMode, Topology};
 
 use crate::seidl_data::{
-    NONE, Random, SIZES, SOME, WINDOWS, areas, origin2000, paper_areas, points, truth,
+    NONE, Random, SIZES, SOME, WINDOWS, areas, noisy, origin2000, paper_areas, points, truth,
 };
 
 /// The paper's own grid.
@@ -186,7 +186,7 @@ fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f6
     let mut random = Random::new(2026);
     let mut coverage: BTreeMap<String, f64> = BTreeMap::new();
     for _ in 0..trials {
-        let noisy = random.noisy(&clean[..1000], noise);
+        let noisy = noisy(&mut random, &clean[..1000], noise);
         let model = fit(&topology, FitData::Window, &noisy, &options).expect("sound points");
         for parameter in model.parameters.iter().filter(|known| known.identifiable) {
             let truth = truth[&parameter.symbol];
@@ -281,7 +281,7 @@ fn intervals_of_free_sizes_hold_the_truth() {
         let model = fit(
             &topology,
             FitData::Window,
-            &random.noisy(&clean, 0.01),
+            &noisy(&mut random, &clean, 0.01),
             &options,
         )
         .unwrap();

@@ -9,7 +9,7 @@ use membound_types::{FitData, SizeMode, TlbTerm};
 
 use crate::hierarchy_cases::{chain, clean, close, fit_with, loads};
 use crate::seidl_data::{
-    GIB, KIB, MIB, NONE, Random, SOME, WINDOWS, areas, origin2000, points, truth,
+    GIB, KIB, MIB, NONE, Random, SOME, WINDOWS, areas, noisy, origin2000, points, truth,
 };
 
 #[test]
@@ -21,8 +21,8 @@ fn prediction_intervals_have_their_nominal_coverage() {
     let mut random = Random::new(5);
     let (mut covered, mut count) = (0.0, 0.0);
     for _ in 0..60 {
-        let model = fit_with(&random.noisy(&clean, 0.05), &FitOptions::default()).unwrap();
-        for point in random.noisy(&new_points, 0.05) {
+        let model = fit_with(&noisy(&mut random, &clean, 0.05), &FitOptions::default()).unwrap();
+        for point in noisy(&mut random, &new_points, 0.05) {
             let predicted = predict(&model, point.window_bytes, point.area_bytes);
             assert_eq!(predicted.caution, None);
             let figure = *predicted.ns.known().unwrap();
@@ -54,14 +54,14 @@ fn predictions_account_for_fitted_and_fixed_sizes() {
         let mut random = Random::new(17);
         let (mut inside, mut count) = (0.0, 0.0);
         for _ in 0..12 {
-            let model = fit_with(&random.noisy(&clean, 0.01), &options).unwrap();
+            let model = fit_with(&noisy(&mut random, &clean, 0.01), &options).unwrap();
             let sizes = model.levels.iter().map(|level| level.size_low_bytes);
             let fitted: Vec<bool> = sizes.map(|low| low.is_some()).collect();
             let expected: Vec<bool> = (0..7)
                 .map(|level| level < 6 && !fixed_levels.contains(&level))
                 .collect();
             assert_eq!(fitted, expected);
-            for point in random.noisy(&new_points, 0.01) {
+            for point in noisy(&mut random, &new_points, 0.01) {
                 let predicted = predict(&model, point.window_bytes, point.area_bytes);
                 let figure = *predicted.ns.known().unwrap();
                 inside += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));

@@ -3,8 +3,8 @@
 use membound_model::{CurvePoint, LevelOptions, find_levels};
 
 use crate::hierarchies::{ASKED, Disturbance, Hierarchy, MissShape, point};
-use crate::random::Random;
 use crate::scores::Score;
+use membound_testkit::Random;
 
 /// Hierarchies drawn for each way of leaving; the example `levels` draws a thousand.
 const HIERARCHIES: u32 = 200;

@@ -3,7 +3,7 @@
 
 use membound_model::{CurvePoint, suggest_refinement};
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// Replacement policy of a cache, and the placement of pages in it.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,6 @@ mod measured;
 mod misfit;
 mod profile;
 mod properties;
-mod random;
 #[expect(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod scores;
 mod seidl_data;

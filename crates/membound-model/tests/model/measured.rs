@@ -7,7 +7,7 @@ use membound_types::{
     FitData, Level, LevelKind, Model, Observation, Outcome, ParameterRole, TlbTerm,
 };
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;

@@ -4,8 +4,8 @@ use membound_model::hierarchy::{FitError, FitOptions, Known, fit_measured};
 use membound_types::{FitData, Model, Observation, Weights};
 
 use crate::hierarchy_cases::{clean, fit_with};
-use crate::random::Random;
 use crate::seidl_data::{NONE, SIZES, origin2000};
+use membound_testkit::Random;
 
 const MISFIT: &str = "does not describe these values";
 const BIAS: &str = "too low at a noise";

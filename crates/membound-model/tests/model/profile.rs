@@ -14,7 +14,7 @@ use membound_types::{
 
 use crate::curves::recorded;
 use crate::machines::{Machine, Noise, machines};
-use crate::random::Random;
+use membound_testkit::Random;
 
 const NOISE: Noise = Noise {
     relative: 0.01,

@@ -5,7 +5,7 @@ use membound_model::stats::quantile;
 use membound_model::{LevelOptions, find_levels};
 
 use crate::hierarchies::{Disturbance, Hierarchy, MissShape};
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// Results over many hierarchies. Errors and intervals are those of curves with the
 /// right number of levels.

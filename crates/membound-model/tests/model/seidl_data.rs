@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+pub(crate) use membound_testkit::Random;
 use membound_types::{
     Component, LevelKind, Observation, PageTableTerm, SizeMeaning, TlbTerm, Topology, TopologyLevel,
 };
@@ -230,44 +231,13 @@ pub(crate) fn observation(window_bytes: Option<u64>, area_bytes: u64, ns: f64) -
     }
 }
 
-/// A generator of random numbers with a seed (splitmix64).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Uniformly distributed between 0 and 1, both excluded.
-    pub(crate) fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-    }
-
-    /// Normally distributed (Box and Muller).
-    pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * self.unit().ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
-
-    /// The points with normal noise of `share` of each value; no time becomes negative.
-    pub(crate) fn noisy(&mut self, points: &[Observation], share: f64) -> Vec<Observation> {
-        points
-            .iter()
-            .map(|point| {
-                loop {
-                    let ns = point.ns * (1.0 + share * self.normal());
-                    if ns > 0.0 {
-                        break Observation { ns, ..*point };
-                    }
-                }
-            })
-            .collect()
-    }
+/// `points` with normal noise of `share` of each value; no time becomes negative.
+pub(crate) fn noisy(random: &mut Random, points: &[Observation], share: f64) -> Vec<Observation> {
+    let noisy = |point: &Observation| loop {
+        let ns = point.ns * (1.0 + share * random.normal());
+        if ns > 0.0 {
+            break Observation { ns, ..*point };
+        }
+    };
+    points.iter().map(noisy).collect()
 }

@@ -4,6 +4,7 @@ use membound_model::stall::{
     AccessKind, ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served,
     Stall, Stream, Work, combine,
 };
+use membound_testkit::Random;
 use membound_types::{CalibratedLevel, Calibration, TickCount};
 
 const PATCH: &str = "patch";
@@ -14,18 +15,6 @@ const COSTS: Costs = Costs {
     core_hz: 4e9,
     last_cache_ns: 16.0,
 };
-
-struct Random(u64);
-
-impl Random {
-    fn even(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 /// Name, latency in nanoseconds and its spread; timing itself adds a constant cost in [`ticks`].
 const LEVELS: [(&str, f64, f64); 5] = [
@@ -39,20 +28,20 @@ const LEVELS: [(&str, f64, f64); 5] = [
 /// Ticks of a timed load on a timer that advances in steps of 26.
 fn ticks(level: usize, random: &mut Random) -> u32 {
     let (_, latency, spread) = LEVELS[level];
-    let mut ns = latency + spread * (random.even() + random.even() - 1.0);
-    if random.even() < 2e-4 {
-        ns += 3000.0 * random.even();
+    let mut ns = latency + spread * (random.unit() + random.unit() - 1.0);
+    if random.unit() < 2e-4 {
+        ns += 3000.0 * random.unit();
     }
     let exact = 47.0 + ns * TICK_HZ / 1e9;
-    let phase = random.even();
+    let phase = random.unit();
     ((exact / 26.0 + phase).floor() * 26.0) as u32
 }
 
 fn histogram(shares: &[(usize, f64)], count: usize, seed: u64) -> Vec<TickCount> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut counts = std::collections::BTreeMap::new();
     for _ in 0..count {
-        let mut left = random.even();
+        let mut left = random.unit();
         let level = shares
             .iter()
             .find(|(_, share)| {
@@ -171,10 +160,10 @@ fn latencies_between_levels_do_not_fit() {
 fn another_cores_cache_with_the_latency_of_memory_counts_as_memory() {
     let mut calibration = calibration();
     // Lines seem to come from there, slightly faster than from memory.
-    let mut random = Random(99);
+    let mut random = Random::new(99);
     let mut counts = std::collections::BTreeMap::new();
     for _ in 0..5000 {
-        let exact = 47.0 + (135.0 + 30.0 * random.even()) * TICK_HZ / 1e9;
+        let exact = 47.0 + (135.0 + 30.0 * random.unit()) * TICK_HZ / 1e9;
         *counts.entry((exact / 26.0) as u32 * 26).or_insert(0) += 1;
     }
     calibration.levels[4].ticks = counts

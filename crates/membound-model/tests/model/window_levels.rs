@@ -3,10 +3,10 @@
 use membound_model::hierarchy::{FitError, FitOptions, Known, fit_measured};
 use membound_types::{FitData, Model, Observation, Outcome};
 
-use crate::random::Random;
 use crate::seidl_data::{
     KIB, MIB, NONE, WINDOWS, observation, origin2000, paper_areas, points, truth,
 };
+use membound_testkit::Random;
 
 /// Size in bytes at which a level ends, and the extra time of a window beyond: nanoseconds per window
 /// and per 64 bytes.

@@ -5,7 +5,7 @@ use iced_x86::{
     OpCodeOperandKind as Kind, OpKind, Register,
 };
 
-use crate::machine::Random;
+use crate::machine::{Random, typical_value};
 
 /// How operands are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,27 +112,27 @@ pub(crate) fn instruction(
 fn decorate(instruction: &mut Instruction, random: &mut Random) {
     let op_code = instruction.code().op_code();
     if op_code.can_use_op_mask_register()
-        && (op_code.require_op_mask_register() || !random.one_in(3))
+        && (op_code.require_op_mask_register() || !random.once_in(3))
     {
         instruction.set_op_mask(Register::K1 + random.below(7) as u32);
-        instruction.set_zeroing_masking(op_code.can_use_zeroing_masking() && random.one_in(2));
+        instruction.set_zeroing_masking(op_code.can_use_zeroing_masking() && random.once_in(2));
     }
     let in_memory =
         (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory);
-    if in_memory && op_code.can_broadcast() && random.one_in(2) {
+    if in_memory && op_code.can_broadcast() && random.once_in(2) {
         instruction.set_is_broadcast(true);
     }
-    if !in_memory && op_code.can_suppress_all_exceptions() && random.one_in(3) {
+    if !in_memory && op_code.can_suppress_all_exceptions() && random.once_in(3) {
         instruction.set_suppress_all_exceptions(true);
     }
-    if instruction.is_string_instruction() && random.one_in(2) {
+    if instruction.is_string_instruction() && random.once_in(2) {
         if op_code.can_use_rep_prefix() {
             instruction.set_has_rep_prefix(true);
         } else if op_code.can_use_repne_prefix() {
             instruction.set_has_repne_prefix(true);
         }
     }
-    if in_memory && op_code.can_use_lock_prefix() && random.one_in(4) {
+    if in_memory && op_code.can_use_lock_prefix() && random.once_in(4) {
         instruction.set_has_lock_prefix(true);
     }
 }
@@ -261,7 +261,7 @@ fn set_operand(
         | Kind::ymm_or_mem
         | Kind::zmm_or_mem
         | Kind::k_or_mem => {
-            if random.one_in(2) {
+            if random.once_in(2) {
                 set_memory(
                     instruction,
                     operand,
@@ -377,7 +377,7 @@ fn set_immediate(instruction: &mut Instruction, operand: u32, kind: Kind, random
     let value = if instruction.mnemonic() == Mnemonic::Enter {
         random.below(256)
     } else {
-        random.value()
+        typical_value(random)
     };
     let (place, value) = match kind {
         Kind::imm8 => (OpKind::Immediate8, u64::from(value as u8)),

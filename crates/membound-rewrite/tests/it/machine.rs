@@ -16,46 +16,18 @@ use iced_x86::code_asm::{get_xmm, get_ymm, get_zmm};
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 use membound_jit::CodeBuffer;
 use membound_rewrite::Gpr;
+pub(crate) use membound_testkit::Random;
 
 pub(crate) use state::{FLAGS, State, Unit, Width};
 
-/// Numbers that look random and are the same in every run.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) const fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(crate) const fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len() as u64) as usize]
-    }
-
-    /// A typical value of a program: small, near the limits of a width, or arbitrary.
-    pub(crate) const fn value(&mut self) -> u64 {
-        match self.below(6) {
-            0 => self.below(4),
-            1 => self.below(256),
-            2 => (self.below(8) as i64 - 4) as u64,
-            3 => self.next() >> 32,
-            _ => self.next(),
-        }
+/// A typical value of a program: small, near the limits of a width, or arbitrary.
+pub(crate) const fn typical_value(random: &mut Random) -> u64 {
+    match random.below(6) {
+        0 => random.below(4),
+        1 => random.below(256),
+        2 => (random.below(8) as i64 - 4) as u64,
+        3 => random.next() >> 32,
+        _ => random.next(),
     }
 }
 
@@ -118,7 +90,7 @@ impl Arena {
     /// Random contents of the right size.
     pub(crate) fn random_contents(random: &mut Random) -> Vec<u8> {
         (0..ARENA_BYTES / 8)
-            .flat_map(|_| random.value().to_le_bytes())
+            .flat_map(|_| typical_value(random).to_le_bytes())
             .collect()
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use membound_platform::stat::Stat;
 
 use super::draw::{Case, Storm};
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// The primary of a run.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// One run of the campaign.
 #[derive(Clone, Debug)]

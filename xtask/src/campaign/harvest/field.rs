@@ -15,8 +15,8 @@ use membound_types::{HarvestRole, MachineInfo, MachineProfile, YieldKind};
 use super::draw::{Case, Primary, Scavenger};
 use crate::bench::harvest_programs::{self, Programs};
 use crate::campaign::outcome::{Ending, Outcome};
-use crate::random::Random;
 use crate::run::{program, root, stdout_of};
+use membound_testkit::Random;
 
 /// Sources of fixtures, and whether each is also a scavenger.
 const FIXTURES: [(&str, bool); 10] = [

@@ -6,7 +6,7 @@ use membound_types::{
     TickCount, Timer, VectorWidth,
 };
 
-use super::random::Random;
+use super::Random;
 
 /// Level that serves an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,9 @@ impl From {
     pub(crate) fn ticks(self, random: &mut Random) -> u32 {
         const TIMING_TICKS: f64 = 40.0;
         const STEP: f64 = 2.0;
-        let spread = 1.0 + 0.1 * (random.share() - 0.5);
+        let spread = 1.0 + 0.1 * (random.unit() - 0.5);
         let ticks = TIMING_TICKS + self.latency_ns() * spread * TICK_HZ * 1e-9;
-        ((ticks / STEP + random.share()).floor() * STEP) as u32
+        ((ticks / STEP + random.unit()).floor() * STEP) as u32
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) const CORE_HZ: f64 = 4e9;
 
 /// Profile of the synthetic machine.
 pub(crate) fn machine() -> MachineProfile {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let level = |from: From, kind, size_bytes| Level {
         name: from.name().to_owned(),
         kind,

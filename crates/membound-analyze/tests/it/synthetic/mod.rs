@@ -1,7 +1,6 @@
 //! Synthetic runs with a known truth: latency, level and object of each access.
 
 mod machine;
-mod random;
 
 use std::ops::Range;
 
@@ -12,7 +11,7 @@ use membound_run::{
 };
 
 pub(crate) use machine::{From, machine, machine_that_moves};
-pub(crate) use random::Random;
+pub(crate) use membound_testkit::Random;
 
 /// Sampling period of the timer.
 const PERIOD_NS: u64 = 1_000_000;
@@ -147,7 +146,7 @@ impl Synthetic {
         };
         Self {
             run,
-            random: Random(1),
+            random: Random::new(1),
             next_code: 0x40_1000,
             next_heap: 0x7f00_0000_0000,
         }

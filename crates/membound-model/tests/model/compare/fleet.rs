@@ -3,7 +3,7 @@
 use membound_model::compare::{Fleet, Reading, compare, guard};
 
 use super::machine::{Machine, USUAL};
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// A fleet of `count` usual machines and one odd machine.
 fn fleet_with(odd: Machine, count: usize, seed: u64) -> Fleet {

@@ -10,7 +10,7 @@ use membound_types::{
     Samples, WindowLimit,
 };
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// The true values of a machine; a run is drawn with the scatter between runs.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use membound_model::compare::noise::Z95;
 use membound_model::compare::relation::{Common, Pair, relate};
 use membound_types::CurveVerdict;
 
-use crate::random::Random;
+use membound_testkit::Random;
 
 /// Trials of a verdict, and how many must be right.
 const TRIALS: usize = 400;

@@ -26,7 +26,7 @@ fn aim(state: &mut State, instruction: &Instruction, random: &mut Random, arena:
     if instruction.is_string_instruction() {
         state.set_gpr(Gpr::RSI, middle + random.below(256));
         state.set_gpr(Gpr::RDI, middle + 1024 + random.below(256));
-        if !random.one_in(8) {
+        if !random.once_in(8) {
             state.set_gpr(Gpr::RCX, random.below(6));
         }
     }

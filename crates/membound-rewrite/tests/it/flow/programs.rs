@@ -141,7 +141,7 @@ impl Program {
                     random.below(16) as u8,
                     steps.len() + 1 + random.below(8) as usize,
                 ),
-                1 if random.one_in(3) => Step::Always(steps.len() + 1 + random.below(4) as usize),
+                1 if random.once_in(3) => Step::Always(steps.len() + 1 + random.below(4) as usize),
                 2 if open.len() < 3 => {
                     open.push(steps.len() + 1);
                     Step::Count(open.len() as u8, 1 + random.below(4) as u32)
@@ -151,7 +151,7 @@ impl Program {
                     Step::Repeat(depth, open.pop().expect("just seen to be open"))
                 }
                 _ => {
-                    let codes = if random.one_in(3) {
+                    let codes = if random.once_in(3) {
                         &pool.any
                     } else {
                         &pool.scalar

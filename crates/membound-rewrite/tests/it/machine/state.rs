@@ -2,7 +2,7 @@
 
 use membound_rewrite::{Flag, Gpr, RegisterSet, VectorPart};
 
-use super::{Arena, Random};
+use super::{Arena, Random, typical_value};
 
 /// All register state that code can observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl State {
     /// Changes a unit to another value.
     pub(crate) fn scramble(&mut self, unit: Unit, random: &mut Random) {
         match unit {
-            Unit::Gpr(register) => self.set_gpr(register, random.value()),
+            Unit::Gpr(register) => self.set_gpr(register, typical_value(random)),
             Unit::Flag(_, bit) => {
                 self.flags = self.flags & !(1 << bit) | random.below(2) << bit;
             }
@@ -139,12 +139,12 @@ impl State {
                 self.x87[28..32].copy_from_slice(&0xffff_u32.to_le_bytes());
             }
             Unit::X87 => self.scramble_x87(random),
-            Unit::Mask(number) => self.masks[usize::from(number)] = random.value(),
+            Unit::Mask(number) => self.masks[usize::from(number)] = typical_value(random),
             Unit::Vector(number, part) => {
                 let style = random.below(4);
                 for chunk in self.vectors[usize::from(number)][range(part)].chunks_mut(8) {
                     let value = match style {
-                        0 => random.value(),
+                        0 => typical_value(random),
                         1 => (random.below(1000) as f64).to_bits(),
                         2 => {
                             let [low, high] = [random.below(1000), random.below(1000)]

@@ -88,7 +88,7 @@ pub(crate) const BODIES: [Body; 9] = [
 
 pub(crate) fn options(body: Body, random: &mut Random) -> Options {
     let mut options = Options::new(body);
-    options.tables = if random.one_in(2) {
+    options.tables = if random.once_in(2) {
         Tables::Resolve
     } else {
         Tables::Ignore
@@ -101,8 +101,8 @@ pub(crate) fn options(body: Body, random: &mut Random) -> Options {
         YieldPart::LoopSaves,
         YieldPart::NextContext,
     ];
-    options.without = parts.into_iter().filter(|_| random.one_in(4)).collect();
-    options.closes_loops = random.one_in(2);
+    options.without = parts.into_iter().filter(|_| random.once_in(4)).collect();
+    options.closes_loops = random.once_in(2);
     options
 }
 
@@ -127,7 +127,7 @@ fn patched_programs_do_the_same() {
             if body == Body::Sample {
                 lab.arm(random.below(3) as u32);
             }
-            if body == Body::Record && random.one_in(2) {
+            if body == Body::Record && random.once_in(2) {
                 lab.burst();
             }
             planted += lab.planted().iter().filter(|planted| **planted).count();

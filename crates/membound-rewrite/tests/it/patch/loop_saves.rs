@@ -25,37 +25,37 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     let mut out = a.create_label();
     a.mov(counter, 1 + random.below(6)).unwrap();
     a.set_label(&mut iteration).unwrap();
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.add(sum, given).unwrap();
     }
     a.mov(sum, qword_ptr(r15 + counter * 8)).unwrap();
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.xor(sum, read).unwrap();
     }
     // Sets sticky exception bits, so that MXCSR changes during the loop.
-    if random.one_in(3) {
+    if random.once_in(3) {
         a.cvtsi2sd(xmm0, sum).unwrap();
         a.sqrtsd(xmm1, xmm0).unwrap();
     }
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.test(sum, 1).unwrap();
         a.jnz(out).unwrap();
     }
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.add(sum, qword_ptr(r15 + counter * 8 + 64)).unwrap();
     }
-    if random.one_in(3) {
+    if random.once_in(3) {
         a.sub(counter, 1).unwrap();
     } else {
         a.dec(counter).unwrap();
     }
     a.jnz(iteration).unwrap();
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.neg(sum).unwrap();
     }
     a.set_label(&mut out).unwrap();
     // From here on, only the lowest 16 bytes of vector registers are alive.
-    if VectorLevel::detect() != VectorLevel::Sse && random.one_in(2) {
+    if VectorLevel::detect() != VectorLevel::Sse && random.once_in(2) {
         a.vzeroupper().unwrap();
     }
     for (slot, register) in free.iter().chain(&[counter, sum, read, given]).enumerate() {
@@ -63,7 +63,7 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
             .unwrap();
     }
     // A leaf function may use the red zone if it has nothing else on the stack.
-    if random.one_in(2) {
+    if random.once_in(2) {
         a.mov(qword_ptr(iced_x86::code_asm::rsp - 8), sum).unwrap();
     }
     a.ret().unwrap();
@@ -156,10 +156,10 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut RunQueueHarness)) -
             round,
         };
         let mut without = vec![YieldPart::NextContext];
-        without.retain(|_| random.one_in(3));
+        without.retain(|_| random.once_in(3));
         let mut options = options(body, &without, &code, lab.text());
         look(&mut lab, &code, body, &mut counts);
-        if random.one_in(2) {
+        if random.once_in(2) {
             let sites = lab.plan.as_ref().unwrap().sites();
             options.recalled = sites.map(|site| site.address).collect();
         }

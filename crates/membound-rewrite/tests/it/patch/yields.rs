@@ -656,7 +656,7 @@ fn a_context_with_own_base_has_it_when_it_resumes() {
 fn sites_of_one_program_have_bodies_of_their_own() {
     let other_body = |random: &mut Random| {
         let cost = 1 + random.below(200) as u16;
-        let own_base = random.one_in(2);
+        let own_base = random.once_in(2);
         Body::Yield(match random.below(3) {
             0 => Yield::Bound { cost, own_base },
             1 => Yield::Miss { cost, own_base },
