@@ -190,16 +190,23 @@ mod tests {
     use super::*;
 
     fn protection_of(address: u64) -> String {
+        // An emulator's list may lack a mapping while another thread maps something.
+        const READINGS: usize = 100;
+        (0..READINGS)
+            .find_map(|_| listed_protection(address))
+            .expect("the buffer is mapped")
+    }
+
+    /// Protection of the mapping at `address` in one reading of the list.
+    fn listed_protection(address: u64) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines()
-            .find_map(|line| {
-                let (range, rest) = line.split_once(' ')?;
-                let (low, high) = range.split_once('-')?;
-                let low = u64::from_str_radix(low, 16).ok()?;
-                let high = u64::from_str_radix(high, 16).ok()?;
-                (low..high).contains(&address).then(|| rest[..4].to_owned())
-            })
-            .unwrap()
+        maps.lines().find_map(|line| {
+            let (range, rest) = line.split_once(' ')?;
+            let (low, high) = range.split_once('-')?;
+            let low = u64::from_str_radix(low, 16).ok()?;
+            let high = u64::from_str_radix(high, 16).ok()?;
+            (low..high).contains(&address).then(|| rest[..4].to_owned())
+        })
     }
 
     #[test]
