@@ -20,6 +20,7 @@ mod windows;
 use std::time::Instant;
 
 use membound_platform::affinity::Pinned;
+use membound_platform::hypervisor;
 use membound_types::{
     Access, AreaPoint, Filler, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, Pattern,
     Samples, Stopped, ThroughputPoint,
@@ -78,6 +79,9 @@ pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> 
     }
 }
 
+/// Why no windows are searched for in an emulated processor.
+const EMULATED: &str = "the processor is emulated: it has no reorder buffer";
+
 /// Measures one page kind under one node policy.
 fn measure_setting(
     session: &Session<'_>,
@@ -91,14 +95,26 @@ fn measure_setting(
     let doing = format!("mlp: {page} pages");
     session.progress.at(share(0.0), &doing);
     let mut probe = Probe::new(session, config, page, node)?;
+    let is_emulated = hypervisor::is_emulator(session.root);
     let found = match known {
+        None if is_emulated => FoundWindows {
+            windows: Vec::new(),
+            evidence: Outcome::missing(EMULATED),
+            notes: Vec::new(),
+        },
         None => windows::find_all(&mut probe, session.effort.pick(2, 4, 8)),
         Some(first) => FoundWindows {
             windows: windows::find_again(&mut probe, &first.windows),
-            entries: first.rob_size.clone(),
             evidence: first.reorder_evidence.clone(),
             notes: Vec::new(),
         },
+    };
+    let rob_size = match found.reorder() {
+        Some(window) => Outcome::Known(window.entries.value),
+        None if is_emulated => Outcome::missing(EMULATED),
+        None => Outcome::missing(
+            "two loads take as long with few fillers as with many: no cliff was found",
+        ),
     };
     let filling = Filling::choose(config.filler, &found)?;
     session.progress.at(share(0.2), &doing);
@@ -137,7 +153,7 @@ fn measure_setting(
         );
     Ok(Mlp {
         cells,
-        rob_size: found.entries,
+        rob_size,
         reorder_evidence: found.evidence,
         filler: filling.filler,
         windows: found.windows,

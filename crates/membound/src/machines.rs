@@ -156,20 +156,21 @@ fn merged(mut profile: MachineProfile, earlier: MachineProfile) -> MachineProfil
 /// `profile` without the parts that could not be read again. JSON has neither infinity nor NaN: one such figure
 /// would make the whole profile unreadable.
 fn without_unreadable(mut profile: MachineProfile) -> MachineProfile {
-    check("latency", &mut profile.latency);
-    check("mlp", &mut profile.mlp);
-    check("window", &mut profile.window);
-    check("bandwidth", &mut profile.bandwidth);
-    check("loaded", &mut profile.loaded);
-    check("tlb", &mut profile.tlb);
-    check("prefetch", &mut profile.prefetch);
-    check("numa", &mut profile.numa);
-    check("c2c", &mut profile.c2c);
-    check("calibration", &mut profile.calibration);
+    leave_out_unreadable("latency", &mut profile.latency);
+    leave_out_unreadable("mlp", &mut profile.mlp);
+    leave_out_unreadable("window", &mut profile.window);
+    leave_out_unreadable("bandwidth", &mut profile.bandwidth);
+    leave_out_unreadable("loaded", &mut profile.loaded);
+    leave_out_unreadable("tlb", &mut profile.tlb);
+    leave_out_unreadable("prefetch", &mut profile.prefetch);
+    leave_out_unreadable("numa", &mut profile.numa);
+    leave_out_unreadable("c2c", &mut profile.c2c);
+    leave_out_unreadable("calibration", &mut profile.calibration);
     profile
 }
 
-fn check<T: Serialize + DeserializeOwned>(name: &str, part: &mut Outcome<T>) {
+/// Replaces `part`, named `name`, by a reason if what would be written of it cannot be read again.
+fn leave_out_unreadable<T: Serialize + DeserializeOwned>(name: &str, part: &mut Outcome<T>) {
     let read =
         serde_json::to_string(part).and_then(|text| serde_json::from_str::<Outcome<T>>(&text));
     if read.is_err() {

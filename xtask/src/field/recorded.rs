@@ -57,12 +57,13 @@ pub(crate) struct Elsewhere {
 impl Recorded {
     /// Extracts from a report's document what the field keeps.
     pub(crate) fn of(document: &Value) -> Self {
+        let bound = &document["memory_bound"];
         let line = largest(&document["lines"]);
         let overhead = &document["overhead"];
         let gain = gain(document);
         Self {
-            share: numbers(&document["memory_bound"], ["fraction", "low", "high"]),
-            unknown: document["memory_bound"]["unknown"].as_f64(),
+            share: numbers(bound, ["fraction", "low", "high"]),
+            unknown: bound["unknown"].as_f64(),
             top_line: line.map(|row| (named(row), stall(row))),
             top_function: largest(&document["functions"]).map(named),
             top_object: largest(&document["objects"]).map(|row| (named(row), stall(row))),

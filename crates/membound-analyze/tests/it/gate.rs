@@ -50,10 +50,9 @@ fn bare() -> Profile {
     bare
 }
 
-/// Normally distributed number (Irwin and Hall's sum of twelve).
+/// Normally distributed number.
 fn normal(random: &mut Random, mean: f64, deviation: f64) -> f64 {
-    let sum: f64 = (0..12).map(|_| random.unit()).sum();
-    mean + deviation * (sum - 6.0)
+    mean + deviation * random.normal()
 }
 
 /// The runs of a side, with the name of a file.

@@ -1,6 +1,5 @@
 //! Windows of the core by bisection on the fillers between two loads.
 
-use membound_platform::hypervisor;
 use membound_types::{Basis, Figure, Filler, FillerCliff, Outcome, ReorderEvidence, WindowLimit};
 
 use super::probe::Probe;
@@ -16,8 +15,6 @@ const MAX_FILLERS: u32 = 4096;
 /// The windows that were found, with evidence and notes.
 pub(super) struct FoundWindows {
     pub(super) windows: Vec<WindowLimit>,
-    /// Entries of the reorder buffer.
-    pub(super) entries: Outcome<f64>,
     /// Fillers by which the reorder buffer was found.
     pub(super) evidence: Outcome<ReorderEvidence>,
     pub(super) notes: Vec<String>,
@@ -27,16 +24,11 @@ impl FoundWindows {
     /// The window that shows the reorder buffer with one filler per entry: that of nops where they
     /// are not fused, else that of the mix. Without an agreement, the one that nops found.
     pub(super) fn reorder(&self) -> Option<&WindowLimit> {
-        reorder_among(&self.windows)
-    }
-}
-
-/// [`FoundWindows::reorder`] of `windows`.
-fn reorder_among(windows: &[WindowLimit]) -> Option<&WindowLimit> {
-    let of = |filler: Filler| windows.iter().find(|window| window.filler == filler);
-    match of(Filler::Nop) {
-        Some(nop) if nop.fillers_per_entry <= 1.0 => Some(nop),
-        nop => of(Filler::Mixed).or(nop),
+        let of = |filler: Filler| self.windows.iter().find(|window| window.filler == filler);
+        match of(Filler::Nop) {
+            Some(nop) if nop.fillers_per_entry <= 1.0 => Some(nop),
+            nop => of(Filler::Mixed).or(nop),
+        }
     }
 }
 
@@ -103,15 +95,6 @@ impl Step {
 /// guest it may belong to another guest. So the largest window on which two searches agree counts,
 /// and smaller ones are noted. A search that fails leaves its window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
-    if hypervisor::is_emulator(probe.session.root) {
-        let missing = "the processor is emulated: it has no reorder buffer";
-        return FoundWindows {
-            windows: Vec::new(),
-            entries: Outcome::missing(missing),
-            evidence: Outcome::missing(missing),
-            notes: Vec::new(),
-        };
-    }
     let kinds = probe.fillers();
     let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
     let mut notes = Vec::new();
@@ -147,17 +130,8 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
             own_uops,
         )
     }));
-    let entries = reorder_among(&windows).map_or_else(
-        || {
-            Outcome::missing(
-                "two loads take as long with few fillers as with many: no cliff was found",
-            )
-        },
-        |window| Outcome::Known(window.entries.value),
-    );
     FoundWindows {
         windows,
-        entries,
         evidence: evidence(agreed, cliffs),
         notes,
     }
@@ -623,7 +597,6 @@ mod tests {
         };
         let of = |windows| FoundWindows {
             windows,
-            entries: Outcome::default(),
             evidence: Outcome::default(),
             notes: Vec::new(),
         };

@@ -1,6 +1,7 @@
 //! Document 001's triad on two nodes: its arrays are initialised by one thread and used by two. The program
 //! asks the kernel on which nodes its pages lie, and counts its accesses.
 
+use membound_analyze::Thresholds;
 use membound_testkit::skipped;
 use membound_types::{
     InsightKind, Level, LevelKind, MachineInfo, MachineProfile, NumaRow, NumaView, Outcome, Profile,
@@ -13,9 +14,6 @@ const PROGRAM: &str = "../../../../bench/problems/two_nodes.c";
 
 /// Path of the machine profile in the guest. It has no measured times, which would be meaningless there.
 const UNMEASURED: &str = "/root/unmeasured.json";
-
-/// Share of CPU time that waits for an object from which on its placement is a finding: the default threshold.
-const MIN_PLACEMENT_STALL: f64 = 0.02;
 
 /// Commands that only prepare the guest.
 const SETTINGS: usize = 2;
@@ -212,7 +210,11 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
             .fold(0.0, f64::max);
         let findings = &profile.findings;
         let placed = findings.iter().any(|it| it.kind == InsightKind::Placement);
-        assert_eq!(placed, most >= MIN_PLACEMENT_STALL, "{most}: {findings:?}");
+        assert_eq!(
+            placed,
+            most >= Thresholds::default().placement_stall,
+            "{most}: {findings:?}"
+        );
         let text = &outputs[2].stdout;
         assert_eq!(text.contains("another node"), placed, "{text}");
     }

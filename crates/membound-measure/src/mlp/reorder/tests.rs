@@ -254,7 +254,6 @@ fn a_core_on_which_only_one_resource_is_ever_met_is_not_guessed() {
     assert_eq!(agreement(&[]), None);
 }
 
-#[track_caller]
 #[test]
 fn mixes_without_any_filler_inside_are_no_buffer_of_two_entries() {
     let cliffs: Vec<FillerCliff> = mixes(&[Nop, Branch, X87, Vector, Flags, Integer])
@@ -267,6 +266,7 @@ fn mixes_without_any_filler_inside_are_no_buffer_of_two_entries() {
     assert_eq!(agreement(&cliffs), None);
 }
 
+#[track_caller]
 fn check(core: &Core, filler: Filler, expected: &str) {
     let cliffs = core.cliffs(0.3, 7);
     let reorder = agreement(&cliffs).unwrap().instructions;
