@@ -99,10 +99,7 @@ fn filter(address: u64) -> &'static AtomicU8 {
 fn summary(address: u64) -> (&'static AtomicU32, u32) {
     let bit = (address >> SUMMARY_SHIFT) as usize;
     let word = SUMMARY.get(bit / u32::BITS as usize % SUMMARY_WORDS);
-    (
-        word.unwrap_or(&SUMMARY[0]),
-        1 << (bit % u32::BITS as usize),
-    )
+    (word.unwrap_or(&SUMMARY[0]), 1 << (bit % u32::BITS as usize))
 }
 
 /// True if all bytes of the filter that share the address's bit of the summary are 0.

@@ -7,7 +7,8 @@
 //! stratum in samples outside of the windows, the estimate is n + n ÷ t · T. So each phase of the program
 //! counts only for itself, and initialisation does not count for later phases. t is not measured directly:
 //! it is the share of the window's samples that lay in the stratum, times the window's CPU time without the
-//! patches' cost, for which the recorder gives bounds.
+//! patches' cost, for which the recorder gives bounds. Samples of processes that have no patches are not of
+//! that share, since nothing counts there; their time is extrapolated to, as all time outside of windows.
 //!
 //! Iterations need no patch: where a site's loop has a register that counts, n and t come from samples.
 //! Other sites of the same loop nest follow by the ratio of their counts to such a site's counts in the
@@ -145,6 +146,8 @@ struct Strata {
     /// Samples that lay in patches, by the strata of the patched instruction.
     patched: FxHashMap<Stratum, Series>,
     plain: FxHashMap<Stratum, Series>,
+    /// Samples of processes without patches.
+    unpatched: FxHashMap<Stratum, Series>,
     all_plain: Series,
     all_patched: Series,
     /// CPU time between two samples of a thread, in nanoseconds.
@@ -179,6 +182,7 @@ impl Strata {
         let mut strata_by_frame: FxHashMap<FrameId, Vec<Stratum>> = FxHashMap::default();
         let mut patched: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
         let mut plain: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
+        let mut unpatched: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
         let (mut all_plain, mut all_patched) = (Vec::new(), Vec::new());
         for sample in &run.samples {
             let stack = &run.stacks[sample.stack.index()];
@@ -193,6 +197,8 @@ impl Strata {
             let at = (sample.t_ns, sample.weight_ns);
             let (series, all) = if own {
                 (&mut patched, &mut all_patched)
+            } else if !info::is_patched(run, sample.thread) {
+                (&mut unpatched, &mut all_plain)
             } else {
                 (&mut plain, &mut all_plain)
             };
@@ -219,6 +225,7 @@ impl Strata {
                 .collect(),
             patched: in_order(patched),
             plain: in_order(plain),
+            unpatched: in_order(unpatched),
             all_plain: Series::of(all_plain),
             all_patched: Series::of(all_patched),
             period_ns: run.meta.period_ns.max(1) as f64,
@@ -436,6 +443,11 @@ impl<'a> OfSite<'a> {
                 mine = mine.saturating_sub(number);
                 mine_ns = mine_ns.saturating_sub(ns);
             }
+        }
+        if let Some(series) = self.strata.unpatched.get(&self.stratum()) {
+            let (number, ns) = in_span(series);
+            mine = mine.saturating_add(number);
+            mine_ns = mine_ns.saturating_add(ns);
         }
         let share = mine as f64 / all.max(1) as f64;
         let error = ((1.0 - share).max(0.0) / mine.max(1) as f64).sqrt();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread};
+use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread, ThreadId};
 use membound_types::{Missing, NotMeasured, Overhead, StopCount};
 
 use crate::lost_records;
@@ -95,6 +95,12 @@ pub(crate) fn is_own(run: &RunData, frame: membound_run::FrameId) -> bool {
     run.frames[frame.index()]
         .module
         .is_some_and(|module| run.modules[module.index()].kind == ModuleKind::Agent)
+}
+
+/// True if the process of `thread` could be patched.
+pub(crate) fn is_patched(run: &RunData, thread: ThreadId) -> bool {
+    let process = run.threads[thread.index()].process;
+    run.processes[process.index()].unpatched.is_none()
 }
 
 /// The entry of [`missing`] for a table.

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::elf::Headers;
+use crate::short_lived::{ONE_IN, SHORT};
 
 /// Most nested interpreters that the kernel follows.
 const DEEPEST: usize = 5;
@@ -40,6 +41,9 @@ pub enum Unpatched {
     /// The agent runs in a program that this one emulates.
     #[error("{} emulates the program inside it (as valgrind does): patches would go into code that it translates", .0.display())]
     Emulator(PathBuf),
+    /// Processes of this executable end within milliseconds of their start, and this one was not drawn.
+    #[error("{} ran for less than {} ms again and again: one process of it in {ONE_IN} was patched", .0.display(), SHORT.as_millis())]
+    ShortLived(PathBuf),
     /// It ran, and no agent has connected.
     #[error("no agent spoke from {}: its loader did not bring it in, or it could not reach the control socket", .0.display())]
     Silent(PathBuf),

@@ -27,6 +27,7 @@ use crate::modules::{Loaded, ModulePlan, Plans};
 use crate::perf_map::PerfMaps;
 use crate::records::{Recording, Records};
 use crate::settling::{Refused, Settling};
+use crate::short_lived::Draw;
 use crate::standing::Spaces;
 use crate::stops::StopLog;
 use crate::texts::Texts;
@@ -88,6 +89,8 @@ pub(crate) struct Server {
     pub(crate) unwinding: Option<Unwinding>,
     /// The harvest, if the command has scavengers.
     pub(crate) harvesting: Option<Harvesting>,
+    /// Which processes of short-lived executables are patched.
+    pub(crate) draw: Draw,
     /// The trial that is requested, or was made.
     pub(crate) trials: Trials,
     /// True if statically linked programs load the agent by themselves.
@@ -126,6 +129,7 @@ impl Server {
             ticks: None,
             unwinding: None,
             harvesting: None,
+            draw: Draw::default(),
             trials: Trials::default(),
             loads_itself: false,
         }

@@ -34,6 +34,7 @@ use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
 use crate::report::Report;
 use crate::server::{Live, Server, Wanted};
+use crate::short_lived::{Draw, ShortLived};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing, Timers};
 use crate::trials::{Held, Holding};
@@ -60,6 +61,8 @@ pub struct Options {
     /// programs wait for every file, also for those that they open later. What such a file does before it
     /// is patched is not observed.
     pub large_text_bytes: Option<u64>,
+    /// Which processes of short-lived executables are patched. With timer samples or a harvest, all are.
+    pub short_lived: ShortLived,
     /// Mean number of executions between two samples of a site.
     pub period: u32,
     /// How recorded accesses are collected; `None`: programs do not record.
@@ -241,6 +244,9 @@ impl Session {
         );
         if options.objects.is_some() || options.timers.is_some() {
             server.unwinding = Some(Unwinding::default());
+        }
+        if options.timers.is_none() && options.harvest.is_none() {
+            server.draw = Draw::new(options.short_lived);
         }
         server.harvesting = options.harvest.map(Harvesting::new);
         server.following = options.objects.map(Following::new);

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_launch::{
-    Access, Cache, Change, Choice, Live, Options, Program, Receiver, Recording, Session, Source,
+    Access, Cache, Change, Choice, Live, Options, Program, Receiver, Recording, Session,
+    ShortLived, Source,
 };
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
@@ -252,6 +253,7 @@ pub fn calibrate(
         revision: request.revision,
         live: Live::On,
         large_text_bytes: None,
+        short_lived: ShortLived::All,
         period: PERIOD,
         recording: Some(Recording {
             receiver: Some(Arc::clone(&timed) as Arc<dyn Receiver>),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use membound_launch::{
     AllocationReceiver, Bursts, Live, Program, RanProgram, Receiver, Recording, Report, Session,
-    TimerReceiver,
+    ShortLived, TimerReceiver,
 };
 use membound_platform::{Root, cpu_time};
 use membound_rewrite::patch::{self, Hooks};
@@ -300,8 +300,12 @@ fn copy_report(report: &Report, driver: &mut Driver) {
     let mut world = crate::lock(world);
     let images = (0..world.images()).filter_map(|index| u32::try_from(index).ok());
     for process in images.map(membound_run::ProcessId) {
-        // A forked process has its parent's patches.
-        if world.forked_from(process).is_some() {
+        // A forked process has its parent's patches, or lacks them as its parent does.
+        if let Some(parent) = world.forked_from(process) {
+            let reason = world.row(parent).unpatched.clone();
+            if reason.is_some() {
+                world.change(process, |row| row.unpatched = reason);
+            }
             continue;
         }
         let row = world.row(process);
@@ -488,6 +492,7 @@ impl Parts {
             revision: options.revision.clone(),
             live: Live::On,
             large_text_bytes: options.harvest.is_none().then_some(LARGE_TEXT_BYTES),
+            short_lived: ShortLived::Some,
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,

@@ -197,6 +197,33 @@ fn time_without_samples_is_other_time() {
     );
 }
 
+/// Nothing counts in a process without patches, which executes the same code.
+#[test]
+fn processes_without_patches_do_not_lower_rates() {
+    let mut program = Synthetic::new(10.0, 2);
+    let threads = [program.thread("first"), program.thread("second")];
+    let table = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let walk = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    let like = Like::chase(From::Dram, &[table]);
+    for (cpu, thread) in (0..).zip(threads) {
+        program.access(thread, cpu, walk, 0.0..10.0, &like);
+    }
+    let mut run = program.finish();
+    let mut unpatched = run.processes[0].clone();
+    unpatched.unpatched = Some("it was not drawn".to_owned());
+    run.processes.push(unpatched);
+    run.threads[threads[1].index()].process = ProcessId(1);
+    // Half of the run is counted, and of that the first process.
+    let window = &mut run.executions[0];
+    let loads = window.count as f64;
+    window.to_ns /= 2;
+    window.cpu_ns /= 2;
+    window.count /= 4;
+    let share = &views(&run).profile.functions[0].share;
+    near(share.loads.unwrap() / loads, 1.0, 0.05, "loads");
+    assert!(share.loads_low.unwrap() < loads && loads < share.loads_high.unwrap());
+}
+
 /// A few windows may see mostly one of the threads.
 #[test]
 fn threads_share_executions_by_their_iterations() {

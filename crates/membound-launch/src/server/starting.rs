@@ -1,6 +1,7 @@
 //! Handles a new program before it runs: patches everything in it, or nothing.
 
 use std::fs;
+use std::time::Instant;
 
 use membound_wire::TextMode;
 
@@ -38,6 +39,12 @@ impl Server {
             .begin(key.pid, key.started, conversation.agent());
         if let Some(emulator) = program::emulator(&path).filter(|_| !self.loads_itself) {
             self.ledger().settle(key, Some(emulator.to_string()));
+            return Ok(());
+        }
+        let runs = settling::runs;
+        if !self.draw.patches(&path, key, Instant::now(), runs) {
+            let short_lived = Unpatched::ShortLived(path);
+            self.ledger().settle(key, Some(short_lived.to_string()));
             return Ok(());
         }
         let exchanged = self.settling.number();

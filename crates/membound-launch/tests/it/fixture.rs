@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use membound_launch::{Change, Live, ModuleReport, Options, Patched, Program, Report, Session};
+use membound_launch::{
+    Change, Live, ModuleReport, Options, Patched, Program, Report, Session, ShortLived,
+};
 use membound_rewrite::image::{FunctionBounds, Image};
 use membound_rewrite::patch;
 use membound_testkit::skipped;
@@ -69,6 +71,7 @@ impl Fixture {
             revision: String::new(),
             live: Live::Off,
             large_text_bytes: None,
+            short_lived: ShortLived::All,
             period: 100,
             recording: None,
             objects: None,

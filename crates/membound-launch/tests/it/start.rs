@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use membound_launch::{Change, Program, Session};
+use membound_launch::{Change, Program, RanProgram, Session, ShortLived};
 use membound_rewrite::patch::{self, Body};
 
 use crate::fixture::{Fixture, busy};
@@ -53,6 +53,44 @@ fn signals_are_inherited_as_they_were() {
     if let Some([plain, patched]) = both(script, &["PATH=/usr/bin:/bin"]) {
         assert_eq!(plain, patched);
     }
+}
+
+#[test]
+fn of_many_short_processes_some_are_patched() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    // Only processes that run alone follow each other fast enough on a busy machine.
+    let script = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i + 1)); done";
+    let patched = |short_lived| {
+        let program = Program {
+            name: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            search: None,
+            environment: membound_launch::environment(),
+        };
+        let mut options = fixture.options(patch::Options::new(Body::Displace));
+        options.short_lived = short_lived;
+        let session = Session::start(&program, options).expect("there is a shell");
+        crate::fixture::ends_well(&session);
+        let programs = session.finish().programs;
+        let is_short = |it: &&RanProgram| it.path.ends_with("true");
+        let short: Vec<RanProgram> = programs.iter().filter(is_short).cloned().collect();
+        assert_eq!(short.len(), 200);
+        let reasons = short.into_iter().filter_map(|program| program.unpatched);
+        let reasons: Vec<String> = reasons.collect();
+        assert!(
+            reasons
+                .iter()
+                .all(|it| it.contains("one process of it in 16")),
+            "{reasons:?}"
+        );
+        200 - reasons.len()
+    };
+    assert_eq!(patched(ShortLived::All), 200);
+    let some = patched(ShortLived::Some);
+    assert!((8..150).contains(&some), "{some}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use membound_launch::{Harvest, Idle, Live, Report, ScavengerPlacement, Session};
+use membound_launch::{Harvest, Idle, Live, Report, ScavengerPlacement, Session, ShortLived};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
 use membound_record::{CutOff, Recorder};
@@ -575,6 +575,7 @@ fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {
         revision: launching::revision(),
         live,
         large_text_bytes: None,
+        short_lived: ShortLived::All,
         period: 1,
         recording: None,
         objects: None,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use membound_launch::{Live, Options, PerfMap, Remote, Wanted};
+use membound_launch::{Live, Options, PerfMap, Remote, ShortLived, Wanted};
 use membound_types::RewriteCheck;
 
 use super::args::CheckArgs;
@@ -28,6 +28,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         revision: launching::revision(),
         live: args.churn.map_or(Live::Off, |_| Live::On),
         large_text_bytes: None,
+        short_lived: ShortLived::All,
         period: settings::PERIOD,
         recording: settings::recording(args.options.body),
         objects: None,

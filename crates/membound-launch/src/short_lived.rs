@@ -1,0 +1,149 @@
+//! Decides which processes of short-lived executables are patched.
+//!
+//! To patch a process takes about two milliseconds. A script or a build may start thousands of processes that
+//! run for less than that. Where processes of one executable follow each other that fast, only some of them
+//! are patched, drawn at random: the code of the others is the same, so what the patches show holds for them.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use crate::ledger::ProcessKey;
+
+/// Which processes of an executable are patched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShortLived {
+    /// All.
+    #[default]
+    All,
+    /// Once several in a row ended within [`SHORT`], one in [`ONE_IN`].
+    Some,
+}
+
+/// Run time below which a process counts as short-lived.
+pub(crate) const SHORT: Duration = Duration::from_millis(20);
+/// One process in so many is patched.
+pub(crate) const ONE_IN: u64 = 16;
+/// Number of short-lived processes in a row before any is left out.
+const MIN_IN_A_ROW: u32 = 8;
+
+/// The last process of an executable.
+#[derive(Debug)]
+struct Last {
+    key: ProcessKey,
+    begun: Instant,
+    /// Number of short-lived processes in a row before it.
+    in_a_row: u32,
+}
+
+/// The processes that were started so far.
+#[derive(Debug, Default)]
+pub(crate) struct Draw {
+    which: ShortLived,
+    last: Mutex<FxHashMap<PathBuf, Last>>,
+}
+
+impl Draw {
+    pub(crate) fn new(which: ShortLived) -> Self {
+        Self {
+            which,
+            last: Mutex::default(),
+        }
+    }
+
+    /// Notes that the process `key` begins to execute `path` at `now`. Returns whether it is to be patched.
+    pub(crate) fn patches(
+        &self,
+        path: &Path,
+        key: ProcessKey,
+        now: Instant,
+        runs: impl FnOnce(ProcessKey) -> bool,
+    ) -> bool {
+        if self.which == ShortLived::All {
+            return true;
+        }
+        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_a_row = match all.get(path) {
+            Some(last) if now.duration_since(last.begun) >= SHORT => 0,
+            // How long it will run is not known yet.
+            Some(last) if runs(last.key) => last.in_a_row,
+            Some(last) => last.in_a_row.saturating_add(1),
+            None => 0,
+        };
+        let last = Last {
+            key,
+            begun: now,
+            in_a_row,
+        };
+        all.insert(path.to_owned(), last);
+        in_a_row < MIN_IN_A_ROW || is_drawn(key)
+    }
+}
+
+/// True for one process in [`ONE_IN`].
+fn is_drawn(key: ProcessKey) -> bool {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish().is_multiple_of(ONE_IN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts `count` processes at this interval, of which `runs` says whether they still run at the next start.
+    /// Returns how many were patched.
+    fn patched(draw: &Draw, count: u32, interval: Duration, runs: bool) -> u32 {
+        let begun = Instant::now();
+        let starts = (0..count).map(|number| {
+            let key = ProcessKey {
+                pid: 100 + number,
+                started: 7,
+            };
+            let now = begun + interval * number;
+            draw.patches(Path::new("/bin/true"), key, now, |_| runs)
+        });
+        starts.map(u32::from).sum()
+    }
+
+    const QUICK: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn of_many_short_processes_some_are_patched() {
+        let some = patched(&Draw::new(ShortLived::Some), 1608, QUICK, false);
+        assert!((60..160).contains(&some), "{some}");
+        assert_eq!(patched(&Draw::new(ShortLived::All), 500, QUICK, false), 500);
+    }
+
+    #[test]
+    fn processes_that_run_longer_are_all_patched() {
+        let slow = patched(&Draw::new(ShortLived::Some), 100, SHORT, false);
+        assert_eq!(slow, 100);
+        let side_by_side = patched(&Draw::new(ShortLived::Some), 100, QUICK, true);
+        assert_eq!(side_by_side, 100);
+    }
+
+    #[test]
+    fn a_pause_begins_anew() {
+        let draw = Draw::new(ShortLived::Some);
+        patched(&draw, 100, QUICK, false);
+        let later = Instant::now() + Duration::from_secs(1);
+        let key = ProcessKey { pid: 1, started: 1 };
+        for number in 0..MIN_IN_A_ROW {
+            let now = later + QUICK * number;
+            assert!(draw.patches(Path::new("/bin/true"), key, now, |_| false));
+        }
+    }
+
+    #[test]
+    fn executables_are_told_apart() {
+        let draw = Draw::new(ShortLived::Some);
+        patched(&draw, 100, QUICK, false);
+        let key = ProcessKey { pid: 1, started: 1 };
+        let now = Instant::now() + QUICK * 101;
+        assert!(draw.patches(Path::new("/bin/other"), key, now, |_| false));
+    }
+}
