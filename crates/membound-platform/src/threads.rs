@@ -50,7 +50,7 @@ fn thread(id: u32, stat: &str) -> Option<Thread> {
 }
 
 /// The scheduler's statistics of a thread since its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scheduled {
     /// Its CPU time, in nanoseconds.
     pub cpu_ns: u64,

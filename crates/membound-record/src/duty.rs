@@ -18,8 +18,11 @@ const MIN_SHARE: f64 = 0.1;
 const MAX_SHARE: f64 = 0.5;
 /// Length of a span in which timers run.
 const SPAN_NS: u64 = 20_000_000;
-/// How often context switches are read, and of how many threads.
-const LOOK_EVERY_NS: u64 = 200_000_000;
+/// When context switches are first read. The interval doubles with each reading, up to a limit: until the first
+/// reading, threads that switch often lose a fifth of their time.
+const FIRST_LOOK_NS: u64 = 20_000_000;
+const MAX_LOOK_INTERVAL_NS: u64 = 200_000_000;
+/// Of how many threads they are read.
 const LOOKED_AT: usize = 8;
 /// Golden ratio: varies the pauses between spans, so that they do not align with a period of the program's.
 const GOLDEN: f64 = 0.618_033_988_749_895;
@@ -43,7 +46,9 @@ pub(crate) struct Duty {
     /// Time that no sample accounts for yet: spans and pauses never last exactly as planned.
     carried_ns: f64,
     spans: u64,
-    looked_ns: u64,
+    /// Time at which context switches are read next, and the interval before that.
+    look_at_ns: u64,
+    look_interval_ns: u64,
     /// Samples of each thread since context switches were last read.
     sampled: FxHashMap<Thread, u64>,
     threads: FxHashMap<Thread, Scheduled>,
@@ -60,7 +65,8 @@ impl Default for Duty {
             factor: 1.0,
             carried_ns: 0.0,
             spans: 0,
-            looked_ns: 0,
+            look_at_ns: FIRST_LOOK_NS,
+            look_interval_ns: FIRST_LOOK_NS,
             sampled: FxHashMap::default(),
             threads: FxHashMap::default(),
         }
@@ -90,14 +96,16 @@ impl Duty {
 
     /// Advances; returns whether timers are to run, when that changes.
     pub(crate) fn step(&mut self, now_ns: u64) -> Option<bool> {
-        if now_ns >= self.looked_ns + LOOK_EVERY_NS && self.runs {
-            self.looked_ns = now_ns;
+        if now_ns >= self.look_at_ns && self.runs {
+            self.look_interval_ns = (2 * self.look_interval_ns).min(MAX_LOOK_INTERVAL_NS);
+            self.look_at_ns = now_ns + self.look_interval_ns;
             self.look(|(pid, tid)| Scheduled::of(pid, tid));
         }
         self.turn(now_ns)
     }
 
-    /// Estimates the loss from the context switches of the threads with the most samples.
+    /// Estimates the loss from the context switches of the threads with the most samples: since the last
+    /// reading, or in all their life if they were not read then.
     fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
         let mut sampled: Vec<(u64, Thread)> = self
             .sampled
@@ -112,10 +120,9 @@ impl Duty {
             let Some(now) = scheduled(thread) else {
                 continue;
             };
-            if let Some(before) = self.threads.get(&thread) {
-                switches += now.switches.saturating_sub(before.switches);
-                cpu_ns += now.cpu_ns.saturating_sub(before.cpu_ns);
-            }
+            let before = self.threads.get(&thread).copied().unwrap_or_default();
+            switches += now.switches.saturating_sub(before.switches);
+            cpu_ns += now.cpu_ns.saturating_sub(before.cpu_ns);
             threads.insert(thread, now);
         }
         self.threads = threads;
@@ -227,6 +234,33 @@ mod tests {
         duty.share = 1.0;
         assert_eq!(duty.turn(20), Some(true));
         assert_eq!(duty.turn(30), None);
+    }
+
+    #[test]
+    fn a_thread_is_judged_by_its_life_at_first() {
+        let mut duty = Duty::default();
+        duty.sampled(1, 1);
+        duty.look(|_| {
+            Some(Scheduled {
+                cpu_ns: 20_000_000,
+                waited_ns: 0,
+                switches: 2000,
+            })
+        });
+        assert_eq!(duty.turn(30_000_000), Some(false));
+    }
+
+    #[test]
+    fn context_switches_are_read_early_and_then_less_often() {
+        let mut duty = Duty::default();
+        let read_ms: Vec<u64> = (0..1000)
+            .filter(|ms| {
+                let due_ns = duty.look_at_ns;
+                duty.step(ms * 1_000_000);
+                duty.look_at_ns != due_ns
+            })
+            .collect();
+        assert_eq!(read_ms[..5], [20, 60, 140, 300, 500]);
     }
 
     #[test]

@@ -183,15 +183,6 @@ pub struct RawSample<'a> {
     pub stack: &'a [u8],
 }
 
-impl RawSample<'_> {
-    /// Address of [`Self::stack`]'s first byte.
-    #[must_use]
-    pub fn stack_start(&self) -> u64 {
-        self.registers
-            .map_or(0, |registers| registers.stack_pointer())
-    }
-}
-
 /// An executable mapping of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mmap<'a> {

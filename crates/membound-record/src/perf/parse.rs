@@ -339,7 +339,6 @@ mod tests {
             [1, 2, 3, 4, 5, 6, 7, 8],
             "as far as it was read"
         );
-        assert_eq!(sample.stack_start(), 107);
         assert_eq!((sample.pid, sample.tid, sample.t_ns), (7, 8, 555));
         assert_eq!((sample.cpu, sample.period_ns), (3, 1_000_000));
         assert_eq!(sample.mode, Mode::User);

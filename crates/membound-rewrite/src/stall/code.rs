@@ -219,15 +219,6 @@ impl Code {
             .unwrap_or_default()
     }
 
-    /// Address of the call before `return_address`, if the call loads its target from memory (a virtual
-    /// call). A sample at the first instruction of a function, whose caller is known from its call chain,
-    /// most likely waited for that load.
-    #[must_use]
-    pub fn call_before(&self, return_address: u64) -> Option<u64> {
-        let function = self.decoded(return_address.checked_sub(1)?)?;
-        super::waits::call_before(&function, return_address)
-    }
-
     /// The address that `site` accessed, reconstructed from `registers` (indexed by their numbers in the
     /// instruction set) as they were before the instruction at `sampled`, which came soon after it. `None` if
     /// they do not show it.

@@ -38,7 +38,7 @@
 //! of arithmetic in between. If several blocks lead to the sampled instruction, each counts by how often it
 //! probably runs and by how likely its last instruction is to wait.
 
-use iced_x86::{Code, FlowControl, Instruction, Mnemonic, Register};
+use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use super::function::{CodeFunction, SiteKind, index_of, kind};
 use crate::Gpr;
@@ -355,17 +355,4 @@ fn fed(code: &CodeFunction, at: usize, share: f64, confidence: f64, found: &mut 
         layer = next;
     }
     add(found, None, share_left, confidence);
-}
-
-/// Address of the call before `return_address`, if that call loads its target from memory: a sample at the
-/// first instruction of a function may have waited for this load.
-pub(super) fn call_before(function: &Function, return_address: u64) -> Option<u64> {
-    let after = function
-        .instructions
-        .partition_point(|instruction| instruction.next_ip() < return_address);
-    let call = function.instructions.get(after)?;
-    let calls = call.next_ip() == return_address
-        && matches!(call.code(), Code::Call_rm64 | Code::Call_rm32)
-        && call.memory_base() != Register::RIP;
-    (calls && flow::access(call).is_some()).then(|| call.ip())
 }
