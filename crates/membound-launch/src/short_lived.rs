@@ -19,7 +19,7 @@ pub enum ShortLived {
     /// All.
     #[default]
     All,
-    /// Once several in a row ended within [`SHORT`], one in [`ONE_IN`].
+    /// Once several in a row ended within 20 ms, one in 16, drawn at random.
     Some,
 }
 
