@@ -25,7 +25,7 @@ pub enum ShortLived {
 
 /// Run time below which a process counts as short-lived.
 pub(crate) const SHORT: Duration = Duration::from_millis(20);
-/// One process in so many is patched.
+/// Number of short-lived processes of which one is patched, on average.
 pub(crate) const ONE_IN: u64 = 16;
 /// Number of short-lived processes in a row before any is left out.
 const MIN_IN_A_ROW: u32 = 8;
@@ -94,8 +94,8 @@ fn is_drawn(key: ProcessKey) -> bool {
 mod tests {
     use super::*;
 
-    /// Starts `count` processes at this interval, of which `runs` says whether they still run at the next start.
-    /// Returns how many were patched.
+    /// Starts `count` processes at this interval. `runs`: each still runs when the next one starts. Returns how
+    /// many were patched.
     fn patched(draw: &Draw, count: u32, interval: Duration, runs: bool) -> u32 {
         let begun = Instant::now();
         let starts = (0..count).map(|number| {

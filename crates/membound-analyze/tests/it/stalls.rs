@@ -1,7 +1,7 @@
 //! Stalled shares by code, thread and level.
 
 use membound_analyze::Options;
-use membound_run::{Laps, Process, ProcessId, RunData, SiteKind, Thread};
+use membound_run::{Laps, Process, ProcessId, RunData, SiteId, SiteKind, Thread, ThreadId};
 use membound_types::{InsightKind, Profile};
 
 use crate::synthetic::{From, Like, Synthetic};
@@ -197,9 +197,8 @@ fn time_without_samples_is_other_time() {
     );
 }
 
-/// Nothing counts in a process without patches, which executes the same code.
-#[test]
-fn processes_without_patches_do_not_lower_rates() {
+/// Two threads that follow the same chain in memory for ten seconds, and the site of the load.
+fn two_walks() -> (RunData, [ThreadId; 2], SiteId) {
     let mut program = Synthetic::new(10.0, 2);
     let threads = [program.thread("first"), program.thread("second")];
     let table = program.heap(&[("main", "main.c", 3)], 64 << 20);
@@ -208,7 +207,13 @@ fn processes_without_patches_do_not_lower_rates() {
     for (cpu, thread) in (0..).zip(threads) {
         program.access(thread, cpu, walk, 0.0..10.0, &like);
     }
-    let mut run = program.finish();
+    (program.finish(), threads, walk.site)
+}
+
+/// Nothing counts in a process without patches, which executes the same code.
+#[test]
+fn processes_without_patches_do_not_lower_rates() {
+    let (mut run, threads, _) = two_walks();
     let mut unpatched = run.processes[0].clone();
     unpatched.unpatched = Some("it was not drawn".to_owned());
     run.processes.push(unpatched);
@@ -227,15 +232,7 @@ fn processes_without_patches_do_not_lower_rates() {
 /// A few windows may see mostly one of the threads.
 #[test]
 fn threads_share_executions_by_their_iterations() {
-    let mut program = Synthetic::new(10.0, 2);
-    let threads = [program.thread("first"), program.thread("second")];
-    let table = program.heap(&[("main", "main.c", 3)], 64 << 20);
-    let walk = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
-    let like = Like::chase(From::Dram, &[table]);
-    for (cpu, thread) in (0..).zip(threads) {
-        program.access(thread, cpu, walk, 0.0..10.0, &like);
-    }
-    let mut run = program.finish();
+    let (mut run, threads, walk) = two_walks();
     let mut number = 0;
     run.accesses.retain(|access| {
         number += 1;
@@ -250,7 +247,7 @@ fn threads_share_executions_by_their_iterations() {
     assert!(!(0.2..5.0).contains(&by_windows), "{by_windows}");
     run.laps = threads
         .map(|thread| Laps {
-            site: walk.site,
+            site: walk,
             thread,
             from_ns: 0,
             to_ns: 1_000_000_000,

@@ -61,7 +61,6 @@ fn of_many_short_processes_some_are_patched() {
         return;
     };
     let _busy = busy();
-    // Only processes that run alone follow each other fast enough on a busy machine.
     let script = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i + 1)); done";
     let patched = |short_lived| {
         let program = Program {
