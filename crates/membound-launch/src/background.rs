@@ -213,6 +213,15 @@ pub(crate) fn run_short<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
 }
 
+/// Runs `work` on a separate background thread after what was given to it before, without waiting for it.
+pub fn spawn(work: impl FnOnce() + Send + 'static) {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    match POOL.get_or_init(|| build_pool("reading", 1, lower_priority)) {
+        Some(pool) => pool.spawn(work),
+        None => work(),
+    }
+}
+
 /// Runs `work` on a thread of its own in idle time (`SCHED_IDLE`), without waiting for it. If the thread
 /// cannot be made nothing is done.
 pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {

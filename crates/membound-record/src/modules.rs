@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use membound_launch::{Headers, Mapping};
@@ -20,6 +21,10 @@ use rustc_hash::FxHashMap;
 
 /// Files that are kept open, so that their debug information can be found after they were deleted.
 const KEPT_OPEN: usize = 256;
+
+/// Size in bytes from which on a file's code and symbols are read in the background: reading takes ten
+/// milliseconds or more.
+const LARGE: usize = 8 << 20;
 
 /// Where a module's bytes are.
 #[derive(Clone)]
@@ -52,6 +57,10 @@ pub(crate) struct CodeModule {
     /// The decoded code, or why there is none.
     code: OnceLock<Result<Code, String>>,
     symbols: OnceLock<Option<Symbols>>,
+    /// A background thread was asked to read code and symbols.
+    is_requested: AtomicBool,
+    /// It has read them.
+    is_read: AtomicBool,
 }
 
 impl fmt::Debug for CodeModule {
@@ -65,6 +74,24 @@ impl CodeModule {
     pub(crate) fn frames(&self) -> Option<&Frames> {
         let read = || Frames::of_bytes(self.bytes.clone()?, &self.path).ok();
         self.frames.get_or_init(read).as_ref()
+    }
+
+    /// True if [`Self::code`] and [`Self::symbols`] take no long time. While they would, a background thread
+    /// reads what they need.
+    pub(crate) fn is_read(self: &Arc<Self>) -> bool {
+        let bytes = self.bytes.as_ref();
+        if bytes.is_none_or(|bytes| bytes.as_ref().len() < LARGE) {
+            return true;
+        }
+        if !self.is_requested.swap(true, Ordering::Relaxed) {
+            let module = Arc::clone(self);
+            membound_launch::spawn(move || {
+                module.code();
+                module.symbols().map(Symbols::read);
+                module.is_read.store(true, Ordering::Release);
+            });
+        }
+        self.is_read.load(Ordering::Acquire)
     }
 
     /// Decoded code; only of files and the vdso.
@@ -371,6 +398,8 @@ fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> CodeModule {
         frames: OnceLock::new(),
         code: OnceLock::new(),
         symbols: OnceLock::new(),
+        is_requested: AtomicBool::new(false),
+        is_read: AtomicBool::new(false),
     }
 }
 
@@ -485,6 +514,36 @@ mod tests {
             assert_eq!((vdso.kind, bias), (ModuleKind::Vdso, map.range.start));
             assert!(vdso.bytes.is_some());
         }
+    }
+
+    #[test]
+    fn only_large_files_are_read_in_the_background() {
+        let mut modules = Modules::default();
+        let mut of = |path: &Path| {
+            let mut map = own_maps()
+                .into_iter()
+                .find(|map| map.executable && map.file())
+                .unwrap();
+            map.name = path.as_os_str().to_owned();
+            map.inode = std::fs::metadata(path).unwrap().ino();
+            modules.of(std::process::id(), ProcessId(0), &map).0
+        };
+        let home = tempfile::tempdir().unwrap();
+        let small = home.path().join("small");
+        std::fs::copy("/bin/cat", &small).unwrap();
+        let module = of(&small);
+        assert!(module.is_read() && module.code.get().is_none());
+        // The end of a file that is longer than all its parts stays unread.
+        let large = home.path().join("large");
+        std::fs::copy("/bin/cat", &large).unwrap();
+        let file = File::options().write(true).open(&large).unwrap();
+        file.set_len(LARGE as u64).unwrap();
+        let module = of(&large);
+        while !module.is_read() {
+            std::thread::yield_now();
+        }
+        assert!(module.code.get().is_some() && module.symbols.get().is_some());
+        assert!(module.code().is_some());
     }
 
     #[test]

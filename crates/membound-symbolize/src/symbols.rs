@@ -128,6 +128,11 @@ impl Symbols {
         self.build_id.as_deref()
     }
 
+    /// Reads the symbols now instead of at the first request for a name.
+    pub fn read(&self) {
+        self.names();
+    }
+
     /// Functions and lines at an address of the file, innermost first: the last is the function that contains
     /// the address, the others are inlined into it. Never empty where [`Self::function`] is `Some`.
     #[must_use]

@@ -5,6 +5,7 @@ use membound_platform::cpu_time;
 use super::Driver;
 use crate::Latencies;
 use crate::budget::Totals;
+use crate::modules::CodeModule;
 
 /// CPU time in samples before the first are examined: a younger program may end at any moment.
 const FIRST_EXAMINATION_NS: u64 = 80_000_000;
@@ -31,17 +32,18 @@ impl Driver {
         {
             return;
         }
-        if !self.can_wait() && !self.in_the_way {
-            self.examine_all();
-            return;
-        }
+        let is_free = !self.can_wait() && !self.in_the_way;
         let begun_ns = cpu_time::of_this_thread();
         let before_ns = self.unexamined.examined_ns;
-        while cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS && self.may_examine() {
+        let has_time = || cpu_time::of_this_thread() < begun_ns + ITERATION_CPU_NS;
+        while self.is_next_read() && (is_free || has_time() && self.may_examine()) {
             let Some((sample, clear_since_ns)) = self.unexamined.pop() else {
                 return;
             };
             self.find_wait(sample, clear_since_ns);
+            if is_free {
+                continue;
+            }
             self.unexamined.examined_ns = before_ns + cpu_time::of_this_thread() - begun_ns;
         }
     }
@@ -59,6 +61,20 @@ impl Driver {
         self.options.latencies == Latencies::Off && self.watching.is_none()
     }
 
+    /// True if the code of the next held sample has been read, or is no longer waited for.
+    fn is_next_read(&self) -> bool {
+        self.over
+            || self.holds_too_many()
+            || self
+                .unexamined
+                .first_module()
+                .is_none_or(CodeModule::is_read)
+    }
+
+    fn holds_too_many(&self) -> bool {
+        self.unexamined.len() > MAX_SAMPLES || self.pending.len() > MAX_EVENTS
+    }
+
     fn may_examine(&self) -> bool {
         let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
         let is_affordable = match self.can_wait() {
@@ -70,8 +86,7 @@ impl Driver {
             || self
                 .interference
                 .is_reserved_for_samples(self.unexamined.examined_ns)
-            || self.unexamined.len() > MAX_SAMPLES
-            || self.pending.len() > MAX_EVENTS
+            || self.holds_too_many()
     }
 
     /// Updates the programs' loss to the recorder, and holds the launcher's planning back where it is too

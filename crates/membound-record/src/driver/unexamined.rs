@@ -1,12 +1,14 @@
 //! Holds samples back whose accesses are not found yet.
 //!
 //! What a sample waited for is found by decoding its function. That takes a millisecond for the first sample
-//! in a function, and a hundred for the first one in a large library. A program that uses all processors
-//! would pay for that: where nothing is patched, samples are held until the recording may cost that much, or
-//! the program has ended.
+//! in a function, and a hundred for the first one in a large library, whose code a background thread reads
+//! meanwhile. A program that uses all processors would pay for that: where nothing is patched, samples are
+//! held until the recording may cost that much, or the program has ended.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::modules::CodeModule;
 use crate::sampling::ResolvedSample;
 
 /// Held samples, in the order of arrival.
@@ -29,6 +31,12 @@ impl Unexamined {
     /// Time of the first held sample.
     pub(super) fn first_ns(&self) -> Option<u64> {
         self.samples.front().map(|(sample, _)| sample.t_ns)
+    }
+
+    /// Module of the code that the first held sample was in.
+    pub(super) fn first_module(&self) -> Option<&Arc<CodeModule>> {
+        let (sample, _) = self.samples.front()?;
+        sample.code.as_ref().map(|(module, ..)| module)
     }
 
     /// Removes the first held sample.
