@@ -1,6 +1,7 @@
 //! Findings about contended lines: object, threads, cost and advice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use membound_run::{ProcessId, SiteId, SiteKind, ThreadId};
 use membound_types::{
@@ -82,7 +83,7 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
         let mut row = finding(context, process, kind, &of_finding);
         if let Some(costs) = trial_costs(context, &trials, &of_finding) {
             let part = |thread| weights.part(&of_finding, thread);
-            measure(context, &mut row, kind, &costs, part);
+            measure(context, &mut row, (kind, &of_finding), &costs, part);
         }
         if row.stall_fraction < thresholds.sharing_cost {
             continue;
@@ -157,7 +158,7 @@ fn trial_costs(
 fn measure(
     context: &Context<'_>,
     row: &mut SharedLine,
-    kind: Kind,
+    (kind, lines): (Kind, &[Contended<'_>]),
     costs: &BTreeMap<ThreadId, Cost>,
     part: impl Fn(ThreadId) -> f64,
 ) {
@@ -177,7 +178,7 @@ fn measure(
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),
-        Kind::True => None,
+        Kind::True => lines[0].private_bytes(context).map(|_| up_to(figure(gain))),
     };
     let costs = costs.iter().map(|(thread, cost)| SharingCost {
         tid: context.run.threads[thread.index()].tid,
@@ -351,6 +352,26 @@ impl<'a> Contended<'a> {
             by_site,
         }
     }
+
+    /// A thread's bytes that no other thread uses, which it writes between accesses to the shared ones: each
+    /// of these writes takes the line away from the others. `None` if there are none, where the line has false
+    /// sharing of its own, and where the threads contend for a lock, which protects such bytes.
+    fn private_bytes(&self, context: &Context<'_>) -> Option<(ThreadId, RangeInclusive<u32>)> {
+        if self.contention.is_false || is_locked(context, std::slice::from_ref(self)) {
+            return None;
+        }
+        self.contention.private_bytes().into_iter().next()
+    }
+}
+
+/// The saving where a part of an access's cost remains, and nothing shows which: anything up to `all` of it.
+fn up_to(all: Figure) -> Figure {
+    Figure {
+        value: all.value / 2.0,
+        low: 0.0,
+        basis: FigureBasis::Estimated,
+        ..all
+    }
 }
 
 /// The fraction `share` of `part`.
@@ -435,7 +456,9 @@ fn finding(
         predicted_gain: match kind {
             Kind::False => gain(context, &by_thread, relative),
             // The gain of less true sharing depends on what the program must share.
-            Kind::True => None,
+            Kind::True => worst
+                .private_bytes(context)
+                .and_then(|_| gain(context, &by_thread, relative).map(up_to)),
         },
         confidence: confidence(context, lines, confirmed.as_deref()),
         confirmed,
@@ -626,10 +649,24 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
              there, less often or for less time, or give each thread one of its own; keep data that a lock \
              protects next to it, since padding between the two would cost another miss."
         ),
-        Kind::True => format!(
-            "Several threads write the same bytes of {object}: let each gather in a variable \
-             of its own and combine them once, or update it less often."
-        ),
+        Kind::True => match worst.private_bytes(context) {
+            Some((thread, private)) => format!(
+                "Thread {} alone uses bytes {}–{} of this line and writes them: place them on a line \
+                 of their own, so that these writes do not take the rest of the line away from the \
+                 threads that share it.",
+                context.run.threads[thread.index()].tid,
+                private.start(),
+                private.end()
+            ),
+            None if worst.contention.writers() == 1 => format!(
+                "One thread writes bytes of {object} that others read: write and read them less \
+                 often, for several items at once."
+            ),
+            None => format!(
+                "Several threads write the same bytes of {object}: let each gather in a variable \
+                 of its own and combine them once, or update it less often."
+            ),
+        },
     }
 }
 

@@ -5,6 +5,8 @@
 //! memory that one thread freed and another allocated, and data written by one thread before all others
 //! read it cause no alternations.
 
+use std::ops::RangeInclusive;
+
 use membound_run::{ObjectId, RunData, ThreadId};
 
 use super::evidence::{Line, Observation};
@@ -127,6 +129,29 @@ pub(crate) fn judge(
         is_false,
         is_true,
     })
+}
+
+impl Contention {
+    /// Threads that write bytes which no other thread uses, and the first and the last of these bytes.
+    pub(crate) fn private_bytes(&self) -> Vec<(ThreadId, RangeInclusive<u32>)> {
+        let private = |user: &User| {
+            let others = || self.users.iter().filter(|it| it.thread != user.thread);
+            let is_private = |byte: &usize| {
+                user.touched[*byte].1 > 0 && others().all(|other| other.touched[*byte].0 == 0)
+            };
+            let mut bytes = (0..user.touched.len()).filter(is_private);
+            let first = bytes.next()?;
+            let last = bytes.next_back().unwrap_or(first);
+            Some((user.thread, first as u32..=last as u32))
+        };
+        self.users.iter().filter_map(private).collect()
+    }
+
+    /// Number of threads that write to the line.
+    pub(crate) fn writers(&self) -> usize {
+        let writes = |user: &&User| user.touched.iter().any(|&(_, written)| written > 0);
+        self.users.iter().filter(writes).count()
+    }
 }
 
 impl User {

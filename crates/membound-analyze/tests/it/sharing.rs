@@ -184,6 +184,39 @@ fn one_counter_of_two_threads_is_true_sharing() {
 }
 
 #[test]
+fn an_end_of_a_queue_that_only_its_reader_uses_may_be_moved() {
+    // The reader's own bytes: its end of the queue, or again the writer's.
+    let shared_line = |own: Range<u64>| {
+        let mut two = Two::new();
+        let queue = two.program.global("queue", 64);
+        let (look, put) = (two.site(20, SiteKind::Load), two.site(30, SiteKind::Store));
+        two.work(0, put, 0.0..10.0, From::Core, &queue, 0..8);
+        let then = if own.start == 0 { look } else { put };
+        for start in (0..1000).map(|part| f64::from(part) / 100.0) {
+            let (looks, goes_on) = (start..start + 0.005, start + 0.005..start + 0.01);
+            two.work(1, look, looks, From::Core, &queue, 0..8);
+            two.work(1, then, goes_on, From::Core, &queue, own.clone());
+        }
+        let profile = two.profile();
+        assert!(profile.false_sharing.is_empty());
+        only(&profile.true_sharing).clone()
+    };
+    let line = shared_line(8..16);
+    assert!(
+        line.advice.contains("alone uses bytes 8–15"),
+        "{}",
+        line.advice
+    );
+    // How much of the cost remains is not known.
+    let gain = line.predicted_gain.expect("something may be saved");
+    assert!(gain.low == 0.0 && gain.value > 0.1 && gain.high >= 2.0 * gain.value);
+
+    let line = shared_line(0..8);
+    assert_eq!(line.predicted_gain, None);
+    assert!(line.advice.starts_with("One thread writes"));
+}
+
+#[test]
 fn both_kinds_on_one_line_are_reported() {
     let mut two = Two::new();
     let state = two.program.global("state", 64);
