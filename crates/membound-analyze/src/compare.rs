@@ -25,6 +25,12 @@ use matching::{Group, Matched};
 /// pair of equal runs. With one run a side this is 3.5 standard errors.
 const CHANGE_TAIL: f64 = 2.33e-4;
 
+/// The same for the one comparison of the whole runs.
+const TOTAL_TAIL: f64 = 5e-3;
+
+/// Difference up to which two shares whose difference may be noise are called the same.
+const MAX_SAME: f64 = 0.05;
+
 /// Smallest stalled share of CPU time, in any run, from which on a group is compared.
 const MIN_STALL: f64 = 0.005;
 
@@ -252,6 +258,33 @@ fn bounds(columns: &Columns<'_>) -> Option<(Estimate, Estimate)> {
     Some((bound(columns.first()?)?, bound(columns.last()?)?))
 }
 
+/// Compares the stalled shares of CPU time in one sentence.
+fn stalled_share(before: &Estimate, after: &Estimate) -> String {
+    let shares = format!(
+        "{} before, {} now",
+        percent(before.mean),
+        percent(after.mean)
+    );
+    let difference = Contrast::new(before, after, 1.0);
+    let uncertainty = difference.half(TOTAL_TAIL);
+    if difference.value.abs() > uncertainty {
+        let direction = if difference.value < 0.0 {
+            "Less"
+        } else {
+            "More"
+        };
+        return format!("{direction} of the CPU time waits for memory: {shares}.");
+    }
+    if difference.value.abs() > MAX_SAME {
+        return format!(
+            "Whether another part of the CPU time waits for memory is not certain: {shares}, and the \
+             difference is known within {} points.",
+            (100.0 * uncertainty).round()
+        );
+    }
+    format!("As much of the CPU time waits for memory ({shares}: the same within noise).")
+}
+
 fn summary(
     runs: &[(&str, &Profile)],
     columns: &Columns<'_>,
@@ -267,21 +300,7 @@ fn summary(
         return Vec::new();
     }
     let mut sentences = vec![elapsed(first, last)];
-    let shares = format!(
-        "{} before, {} now",
-        percent(before.mean),
-        percent(after.mean)
-    );
-    sentences.push(if is_change(&before, &after) {
-        let direction = if after.mean < before.mean {
-            "Less"
-        } else {
-            "More"
-        };
-        format!("{direction} of the CPU time waits for memory: {shares}.")
-    } else {
-        format!("As much of the CPU time waits for memory ({shares}: the same within noise).")
-    });
+    sentences.push(stalled_share(&before, &after));
     for finding in findings {
         let (was, is) = (finding.present.first(), finding.present.last());
         let what = match finding.kind {

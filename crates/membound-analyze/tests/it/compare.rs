@@ -118,6 +118,23 @@ fn two_runs_of_one_program_are_the_same() {
 }
 
 #[test]
+fn shares_that_may_differ_are_not_called_the_same() {
+    let run = linear_regression(64, From::L1, 2.5);
+    let (mut profiles, _) = compared(&[&run, &run]);
+    for (profile, stalled) in profiles.iter_mut().zip([0.7, 0.5]) {
+        let bound = &mut profile.memory_bound;
+        (bound.fraction, bound.low, bound.high) = (stalled, stalled - 0.3, stalled + 0.3);
+    }
+    let comparison = membound_analyze::compare(&[("a", &profiles[0]), ("b", &profiles[1])]);
+    let summary = comparison.summary.join("\n");
+    assert!(
+        summary.contains("is not certain: 70 % before, 50 % now"),
+        "{summary}"
+    );
+    assert!(!summary.contains("As much"), "{summary}");
+}
+
+#[test]
 fn cpu_time_is_reported_where_elapsed_time_changes_otherwise() {
     let run = linear_regression(64, From::L1, 2.5);
     let (profiles, comparison) = compared(&[&run, &run]);
