@@ -21,6 +21,7 @@ use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
 use crate::memory::{Shared, UsedRings};
 use crate::orders::Order;
+use crate::rings::is_descendant;
 
 const PAGE_BYTES: usize = 4096;
 /// Rings for threads of their own, and rings shared by threads that find none. Everything together is the
@@ -284,7 +285,10 @@ impl Memory {
         if own_number == self.founder.0 || !self.same_numbers {
             return self.founder.1;
         }
-        u32::try_from(own_number).unwrap_or(self.founder.1)
+        u32::try_from(own_number)
+            .ok()
+            .filter(|process| is_descendant(*process, self.founder.1))
+            .unwrap_or(self.founder.1)
     }
 
     fn record(&self, ring: usize, slot: usize) -> (AllocationRecord, AllocationWhat) {

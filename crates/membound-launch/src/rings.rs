@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use membound_platform::stat;
 use membound_sync::ring::{Positions, disown, owner};
 use membound_wire::{RECORDS, Record, Ring, RingSet};
 
@@ -189,10 +190,10 @@ impl Rings {
             .word32(Self::ring(index) + offset_of!(Ring, owner));
         let thread = owner.load(Ordering::Relaxed);
         if self.owners[index].thread != thread {
-            let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
+            let process = (!self.elsewhere).then(|| process_of(thread, self.founder));
             self.owners[index] = Owner {
                 thread,
-                process: process.unwrap_or(self.founder),
+                process: process.flatten().unwrap_or(self.founder),
             };
         }
         Origin {
@@ -238,16 +239,34 @@ pub(crate) fn exists(thread: u32) -> bool {
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// The process that a thread belongs to.
-pub(crate) fn process_of(thread: u32) -> Option<u32> {
+/// The process that a thread of `founder` or of its forked children belongs to.
+pub(crate) fn process_of(thread: u32, founder: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
+    let process = line.trim().parse().ok()?;
+    is_descendant(process, founder).then_some(process)
+}
+
+/// False if `process` is older than `founder`, so that it was not forked from it: a child in a process
+/// namespace of its own calls itself 1, which is another process here.
+pub(crate) fn is_descendant(process: u32, founder: u32) -> bool {
+    let started = |pid: u32| stat::started(pid).ok();
+    started(process)
+        .zip(started(founder))
+        .is_none_or(|(one, first)| one >= first)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_process_is_no_descendant() {
+        let own = std::process::id();
+        assert!(is_descendant(own, own) && !is_descendant(1, own));
+        assert_eq!(process_of(1, own), None);
+        assert_eq!(process_of(own, own), Some(own));
+    }
 
     /// Writes as an agent does.
     fn write(rings: &Rings, ring: usize, owner: u32, addresses: std::ops::Range<u64>) {

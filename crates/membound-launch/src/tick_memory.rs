@@ -211,10 +211,10 @@ impl Memory {
     /// lives.
     fn owner(&mut self, index: usize, thread: u32) -> Owner {
         if thread != TICK_ORPHAN && self.owners[index].thread != thread {
-            let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
+            let process = (!self.elsewhere).then(|| process_of(thread, self.founder));
             self.owners[index] = Owner {
                 thread,
-                process: process.unwrap_or(self.founder),
+                process: process.flatten().unwrap_or(self.founder),
             };
         }
         self.owners[index]
