@@ -202,6 +202,7 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
         let _ = unsafe { call(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
         return Err(Failure::new(Errno::EEXIST, Refusal::Elsewhere));
     }
+    sys::count_mapped(length.cast_signed());
     if filled {
         text::fill(command, descriptor).inspect_err(|_| {
             // The first error is the one to report.
@@ -227,6 +228,7 @@ fn unmap(command: &Command) -> Result<u64, Failure> {
         )
     };
     check(result)?;
+    sys::count_mapped(-(command.length as usize).cast_signed());
     Ok(0)
 }
 

@@ -12,8 +12,8 @@ use crate::saved_registers::SavedRegisters;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, children, control, exec, filters, handlers, listen, locked, masks, modules, quiesce,
-    requests, sample, scheduler, single_thread, syscall_filter,
+    areas, children, control, exec, filters, handlers, listen, locked, masks, memory_limits,
+    modules, quiesce, requests, sample, scheduler, single_thread, syscall_filter,
 };
 
 /// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands behind `pushfq` and
@@ -191,6 +191,8 @@ stub!(
         "je 2f",
         "cmp rax, 308",
         "je 2f",
+        "cmp rax, 302",
+        "je 2f",
         "popfq",
         ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
@@ -251,6 +253,7 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
                 let _ = control::start_again();
             },
         )),
+        number::PRLIMIT64 => frame.made(memory_limits::prlimit(frame)),
         number::MLOCKALL => frame.made(locked::lock_all(frame.rdi)),
         number::SIGALTSTACK => frame.made(scheduler::sigaltstack::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),

@@ -12,7 +12,7 @@ use crate::memory;
 use crate::saved_registers::SavedRegisters;
 use crate::settings::{Settings, settings, value_of};
 use crate::sys::{self, Descriptor, Scratch, call, number};
-use crate::trial;
+use crate::{memory_limits, trial};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Pointers and bytes of the largest environment that is built on the stack. The stack may be small: musl
@@ -23,6 +23,16 @@ const STRING_BYTES: usize = 640;
 /// Makes the call. `None`: the trampoline is to make it itself.
 pub(crate) fn execute(frame: &SavedRegisters) -> Option<isize> {
     trial::before_exec();
+    memory_limits::before_exec();
+    let failed = with_agent(frame);
+    if failed.is_some() {
+        memory_limits::after_failed_exec();
+    }
+    failed
+}
+
+/// Makes the call with the agent in the new environment. Returns what [`execute`] does.
+fn with_agent(frame: &SavedRegisters) -> Option<isize> {
     let settings = settings()?;
     let at = frame.rax as usize == number::EXECVEAT;
     let (directory, path, environment, flags) = if at {

@@ -61,7 +61,7 @@ fn end_agent(event: Event) {
 
 /// True if this process shares its parent's memory, as a child of `vfork` does; false if the kernel does
 /// not report it.
-fn shares_memory() -> bool {
+pub(crate) fn shares_memory() -> bool {
     const GETPPID: usize = 110;
     const KCMP: usize = 312;
     const OF_MEMORY: usize = 1;

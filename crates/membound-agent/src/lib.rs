@@ -58,6 +58,7 @@ mod loader;
 mod locked;
 mod masks;
 mod memory;
+mod memory_limits;
 mod modules;
 mod original_state;
 mod own_signals;

@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 use core::ffi::CStr;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// An error number of the kernel, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -537,6 +537,13 @@ pub(crate) fn is_queued(code: i32, process: u32, value: u64, carried: u64) -> bo
     code == SI_QUEUE && value == carried && process == self::process()
 }
 
+/// True if the kernel has delivered a signal without the information that its sender gave it, since as many
+/// signals are pending as the user may have (`RLIMIT_SIGPENDING`).
+pub(crate) const fn is_information_lost(code: i32, process: u32) -> bool {
+    const SI_USER: i32 = 0;
+    code == SI_USER && process == 0
+}
+
 /// Sends a signal that carries a value to a thread of the process. It has no effect if the thread has ended
 /// or has such a signal pending, so the caller must check again.
 pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
@@ -571,6 +578,21 @@ pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
 pub(crate) struct Scratch {
     address: usize,
     length: usize,
+    is_private: bool,
+}
+
+/// Bytes of memory that the agent has mapped: shared memory and patches, and private data.
+static MAPPED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Counts memory that the launcher has had mapped (`bytes`) or unmapped (`-bytes`). None of it is data.
+pub(crate) fn count_mapped(bytes: isize) {
+    MAPPED[0].fetch_add(bytes.cast_unsigned(), Ordering::Relaxed);
+}
+
+/// Bytes that the agent has mapped, and the private ones among them.
+pub(crate) fn mapped_bytes() -> (u64, u64) {
+    let [shared, private] = [0, 1].map(|which: usize| MAPPED[which].load(Ordering::Relaxed) as u64);
+    (shared + private, private)
 }
 
 impl Scratch {
@@ -608,7 +630,15 @@ impl Scratch {
     ) -> Result<Self, Errno> {
         // SAFETY: the kernel chooses a free address range, so the program's memory is not touched.
         let result = unsafe { call(number::MMAP, [0, length, protection, flags, descriptor, 0]) };
-        check(result).map(|address| Self { address, length })
+        let address = check(result)?;
+        const PRIVATE: usize = 2;
+        let is_private = flags & PRIVATE != 0;
+        MAPPED[usize::from(is_private)].fetch_add(length, Ordering::Relaxed);
+        Ok(Self {
+            address,
+            length,
+            is_private,
+        })
     }
 
     pub(crate) fn address(&self) -> usize {
@@ -661,6 +691,7 @@ pub(crate) enum Access {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        MAPPED[usize::from(self.is_private)].fetch_sub(self.length, Ordering::Relaxed);
         // SAFETY: the mapping is ours and no reference into it can outlive `self`.
         let _ = unsafe { call(number::MUNMAP, [self.address, self.length, 0, 0, 0, 0]) };
     }

@@ -131,10 +131,15 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
         tick::again(place, registers);
         return 0;
     }
-    let go_on = if signal == CALL && quiesce::is_call(code, process, value) {
-        // SAFETY: the mask lies behind the registers and what belongs to them.
-        let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
-        quiesce::answer(mask, registers.rip);
+    // SAFETY: the mask lies behind the registers and what belongs to them.
+    let blocked: u64 = unsafe { memory::get(context + MASK_OFFSET) };
+    let go_on = if signal == CALL && sys::is_information_lost(code, process) {
+        // Of a trial or of a change: where the thread is not called it does nothing.
+        trial::report_and_wait(&registers.state());
+        quiesce::answer(blocked, registers.rip);
+        Some(registers.rip)
+    } else if signal == CALL && quiesce::is_call(code, process, value) {
+        quiesce::answer(blocked, registers.rip);
         Some(registers.rip)
     } else if signal == CALL && trial::is_call(code, process, value) {
         trial::report_and_wait(&registers.state());

@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use membound_platform::memory::Limits;
+
 use crate::elf::Headers;
 use crate::short_lived::{ONE_IN, SHORT};
 
@@ -41,6 +43,14 @@ pub enum Unpatched {
     /// The agent runs in a program that this one emulates.
     #[error("{} emulates the program inside it (as valgrind does): patches would go into code that it translates", .0.display())]
     Emulator(PathBuf),
+    /// The agent would take much of the memory that it may use.
+    #[error("{} may use {mebibytes} MiB of memory only (RLIMIT_AS or RLIMIT_DATA), of which the agent would take a large part", path.display())]
+    LimitedMemory {
+        /// The executable.
+        path: PathBuf,
+        /// The limit.
+        mebibytes: u64,
+    },
     /// Processes of this executable end within milliseconds of their start, and this one was not drawn.
     #[error("{} ran for less than {} ms again and again: one process of it in {ONE_IN} was patched", .0.display(), SHORT.as_millis())]
     ShortLived(PathBuf),
@@ -56,6 +66,22 @@ pub enum Unpatched {
     /// This build has no agent for this machine.
     #[error("this build of membound has no agent: programs are patched on x86-64 Linux only")]
     NoAgent,
+}
+
+/// Part of a limit on memory that the agent may take.
+const MAX_PART_OF_LIMIT: u64 = 10;
+
+/// Why a process with the limits `of_process` is not patched, if the agent takes this much memory in it.
+pub(crate) fn limited(path: &Path, of_process: Limits, agents: Limits) -> Option<Unpatched> {
+    let is_small = |limit: Option<u64>, taken: Option<u64>| {
+        limit.filter(|limit| limit / MAX_PART_OF_LIMIT < taken.unwrap_or(0))
+    };
+    let limit = is_small(of_process.address_space, agents.address_space)
+        .or_else(|| is_small(of_process.data, agents.data))?;
+    Some(Unpatched::LimitedMemory {
+        path: path.to_owned(),
+        mebibytes: limit >> 20,
+    })
 }
 
 /// Why a command cannot be run.
@@ -218,6 +244,23 @@ mod tests {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
+    }
+
+    #[test]
+    fn programs_of_which_the_agent_would_take_a_tenth_are_not_patched() {
+        let of = |address_space, data| Limits {
+            address_space,
+            data,
+        };
+        let agents = of(Some(100), Some(10));
+        let is_limited = |process| limited(Path::new("program"), process, agents).is_some();
+        assert!(!is_limited(of(None, None)) && !is_limited(of(Some(1000), Some(100))));
+        assert!(is_limited(of(Some(999), None)) && is_limited(of(Some(5000), Some(90))));
+        let nothing = of(Some(0), None);
+        assert_eq!(
+            limited(Path::new("program"), of(Some(5), Some(5)), nothing),
+            None
+        );
     }
 
     #[test]

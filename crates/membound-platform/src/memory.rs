@@ -70,20 +70,47 @@ fn group_left(root: &Root, group: &Group) -> Option<u64> {
 
 /// Bytes that the limits on address space and data leave; `None` where there are no limits.
 fn rlimit_left(root: &Root) -> Option<u64> {
-    let limits = root.read("proc/self/limits").ok()?;
+    let limits = Limits::read(root, "self")?;
     let status = root.read("proc/self/status").ok()?;
-    let left = |limit: &str, used: &str| {
-        let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
-        let soft: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(soft.saturating_sub(meminfo_bytes(&status, used).unwrap_or(0)))
+    let left = |limit: Option<u64>, used: &str| {
+        Some(limit?.saturating_sub(meminfo_bytes(&status, used).unwrap_or(0)))
     };
     [
-        left("Max address space", "VmSize:"),
-        left("Max data size", "VmData:"),
+        left(limits.address_space, "VmSize:"),
+        left(limits.data, "VmData:"),
     ]
     .into_iter()
     .flatten()
     .min()
+}
+
+/// Soft limits on the memory of a process in bytes; `None` where there is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `RLIMIT_AS`: of its address space.
+    pub address_space: Option<u64>,
+    /// `RLIMIT_DATA`: of its private memory that it can write.
+    pub data: Option<u64>,
+}
+
+impl Limits {
+    /// Those of process `pid`; `None` if it is gone.
+    #[must_use]
+    pub fn of(root: &Root, pid: u32) -> Option<Self> {
+        Self::read(root, &pid.to_string())
+    }
+
+    fn read(root: &Root, process: &str) -> Option<Self> {
+        let limits = root.read(format!("proc/{process}/limits")).ok()?;
+        let soft = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        Some(Self {
+            address_space: soft("Max address space"),
+            data: soft("Max data size"),
+        })
+    }
 }
 
 #[cfg(test)]

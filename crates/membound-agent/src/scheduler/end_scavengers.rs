@@ -29,6 +29,7 @@ fn magic() -> u64 {
 /// True if a signal with this information tells a scavenger to end.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
     sys::is_queued(code, process, value, magic())
+        || (sys::is_information_lost(code, process) && ENDING.load(Ordering::Relaxed))
 }
 
 /// Ends all scavengers and the monitor thread, and returns when they are gone or have been given up.

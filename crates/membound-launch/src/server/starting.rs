@@ -1,8 +1,10 @@
 //! Handles a new program before it runs: patches everything in it, or nothing.
 
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
+use membound_platform::{Root, memory};
 use membound_wire::TextMode;
 
 use super::{Live, Server};
@@ -39,6 +41,10 @@ impl Server {
             .begin(key.pid, key.started, conversation.agent());
         if let Some(emulator) = program::emulator(&path).filter(|_| !self.loads_itself) {
             self.ledger().settle(key, Some(emulator.to_string()));
+            return Ok(());
+        }
+        if let Some(limited) = self.limited(&path, key) {
+            self.ledger().settle(key, Some(limited.to_string()));
             return Ok(());
         }
         let runs = settling::runs;
@@ -102,6 +108,21 @@ impl Server {
     }
 
     /// Gives a new program rings. If that fails it runs without them, and its records are missing.
+    /// Why a process that may use little memory is not patched. Patches alone take little.
+    fn limited(&self, path: &Path, key: ProcessKey) -> Option<Unpatched> {
+        const OF_RECORDS: u64 = 130 << 20;
+        const OF_FOLLOWING: u64 = 260 << 20;
+        const DATA_OF_FOLLOWING: u64 = 20 << 20;
+        let records = self.records.as_ref().map_or(0, |_| OF_RECORDS);
+        let following = self.following.as_ref().map_or(0, |_| OF_FOLLOWING);
+        let agents = memory::Limits {
+            address_space: Some(records + following),
+            data: self.following.as_ref().map(|_| DATA_OF_FOLLOWING),
+        };
+        let of_process = memory::Limits::of(&Root::system(), key.pid)?;
+        program::limited(path, of_process, agents)
+    }
+
     fn begin_records(
         &self,
         conversation: &Conversation,

@@ -10,9 +10,9 @@ use crate::{Gpr, RegisterSet};
 
 /// System calls that the agent must always see: `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`,
 /// `fork`, `vfork`, `execve`, `rt_sigtimedwait`, `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`,
-/// `setns`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
-const ALWAYS_INTERCEPTED: [u32; 18] = [
-    10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 308, 317, 322, 329, 435,
+/// `prlimit64`, `setns`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
+const ALWAYS_INTERCEPTED: [u32; 19] = [
+    10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 302, 308, 317, 322, 329, 435,
 ];
 /// System calls that the agent must see when it has timers: `exit`, `sigaltstack`, `exit_group`.
 const INTERCEPTED_WITH_TIMERS: [u32; 3] = [60, 131, 231];

@@ -88,6 +88,16 @@ fn calls_that_wait_are_not_interrupted_by_changes_of_text() {
 }
 
 #[test]
+fn a_program_gets_the_memory_that_its_limits_permit() {
+    check("limited", 20);
+}
+
+#[test]
+fn a_program_that_may_queue_no_signals_is_not_killed_by_ours() {
+    check_with(&["auto"], "unqueued", 50);
+}
+
+#[test]
 fn a_program_keeps_its_own_profiling_timer() {
     check("timer", 60);
 }
