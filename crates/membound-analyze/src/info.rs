@@ -55,7 +55,9 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
     let lost_ns = run.meta.lost_cpu_ns as f64 + inside as f64;
     let (held_ns, elapsed_ns) = (run.meta.held_ns as f64, run.meta.elapsed_ns as f64);
     Overhead {
-        cost_fraction: slowdown_share(lost_ns, cpu_ns) + slowdown_share(held_ns, elapsed_ns),
+        // A program that mostly sleeps is not longer by as many times as its CPU time was taken.
+        cost_fraction: slowdown_share(lost_ns, cpu_ns.max(elapsed_ns))
+            + slowdown_share(held_ns, elapsed_ns),
         own_cpu_s: seconds(run.meta.own_cpu_ns),
         inside_fraction: if all == 0 {
             0.0

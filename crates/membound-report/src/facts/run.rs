@@ -556,6 +556,11 @@ pub(crate) fn evidence_and_cost(profile: &Profile) -> Vec<String> {
     let overhead = &profile.overhead;
     let cost = match &run.imported {
         Some(source) => format!("imported from {source}: what recording cost is not known"),
+        None if profile.selection.is_none() && run.samples < MIN_SAMPLES_OF_COST => format!(
+            "recording took {} of CPU time beside the program, which was too short to tell how much \
+             longer it ran",
+            units::seconds(overhead.own_cpu_s)
+        ),
         None => cost(overhead, profile.selection.is_some()),
     };
     let lost: Vec<String> = [
@@ -577,6 +582,9 @@ pub(crate) fn evidence_and_cost(profile: &Profile) -> Vec<String> {
     }
     out
 }
+
+/// Samples from which on the part of them inside the recorder tells something.
+const MIN_SAMPLES_OF_COST: u64 = 20;
 
 /// Describes the cost of recording, which is known of the whole run only.
 fn cost(overhead: &Overhead, of_part: bool) -> String {
