@@ -1,7 +1,10 @@
 //! What a reader should look at first: a verdict, then findings by the time that following their advice
 //! would save.
 
-use membound_types::{Insight, InsightKind, ObjectClass, ObjectRow, Profile, SharedLine};
+use membound_model::stall::Served;
+use membound_types::{
+    Insight, InsightKind, MemoryBound, ObjectClass, ObjectRow, Profile, SharedLine,
+};
 
 use crate::Thresholds;
 use crate::names::{count, nanoseconds, percent};
@@ -115,98 +118,87 @@ pub(crate) fn findings(
 /// Verdict on whether the run is memory bound.
 fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds) -> Insight {
     let bound = &profile.memory_bound;
-    let interval = format!(
-        "{} ({}–{}) of CPU time",
-        percent(bound.fraction),
-        percent(bound.low).trim_end_matches(" %"),
-        percent(bound.high),
-    );
     let threshold = thresholds.memory_bound.max(thresholds.not_memory_bound);
+    let may_be_bound = bound.high > threshold;
     // Time of unknown cause must not pass as computing.
-    if bound.unseen > bound.fraction && bound.high > threshold {
-        return Insight {
-            kind: InsightKind::MemoryBound,
-            text: format!(
-                "Between {} and {} of CPU time waits for memory: {} was spent in code that \
-                 cannot be decoded ({}).",
-                percent(bound.low).trim_end_matches(" %"),
-                percent(bound.high),
-                percent(bound.unseen),
-                reasons(profile),
-            ),
-            advice:
-                "To find out what that code waits for, time the same work on data that fits the \
-                     second cache."
-                    .to_owned(),
-            predicted_gain: None,
-            threshold: format!(
-                "more CPU time in such code than is known to wait, and perhaps more than {}",
-                percent(threshold)
-            ),
-        };
-    }
-    if bound.fraction < thresholds.not_memory_bound && bound.high > threshold {
-        return Insight {
-            kind: InsightKind::MemoryBound,
-            text: format!(
-                "Between {} and {} of CPU time waits for memory: this run does not show whether \
-                 that matters.",
-                percent(bound.low).trim_end_matches(" %"),
-                percent(bound.high)
-            ),
-            advice: "Let the program run longer, or run fewer other programs.".to_owned(),
-            predicted_gain: None,
-            threshold: format!(
-                "less than {} of CPU time, and perhaps more than {}",
-                percent(thresholds.not_memory_bound),
-                percent(thresholds.memory_bound)
-            ),
-        };
-    }
-    if bound.fraction < thresholds.not_memory_bound {
-        return Insight {
-            kind: InsightKind::NotMemoryBound,
-            text: format!("{interval} waits for memory: the time goes elsewhere."),
-            advice: match idle(profile) {
-                Some(idle) => idle,
-                None => "Look at instructions and algorithms, not at data layout.".to_owned(),
-            },
-            predicted_gain: None,
-            threshold: format!(
-                "less than {} of CPU time",
-                percent(thresholds.not_memory_bound)
-            ),
-        };
-    }
-    let (remote, apart) = if nodes > 1 {
-        (
-            "other nodes' memory or other cores' caches",
-            "Let threads work on data of their own, on their own node.",
-        )
+    if bound.unseen > bound.fraction && may_be_bound {
+        undecoded(profile, threshold)
+    } else if bound.fraction < thresholds.not_memory_bound && may_be_bound {
+        undecided(bound, thresholds)
+    } else if bound.fraction < thresholds.not_memory_bound {
+        not_memory_bound(profile, thresholds)
     } else {
-        (
-            "other cores' caches",
-            "Let threads work on data of their own.",
-        )
-    };
-    let levels = [
-        ("the first cache", bound.l1),
-        ("the second cache", bound.l2),
-        ("the third cache", bound.l3),
-        ("DRAM", bound.dram),
-        (remote, bound.remote),
-    ];
-    let total: f64 = levels.iter().map(|(_, share)| share).sum();
-    let (mut level, share) =
-        levels.into_iter().fold(
-            ("", 0.0),
-            |most, level| if level.1 > most.1 { level } else { most },
-        );
-    let mut text = format!("{interval} waits for memory");
-    if share < total / 2.0 || share <= bound.unknown {
-        level = "";
-    } else {
-        text.push_str(&format!(", {} for {level}", percent(share)));
+        memory_bound(profile, streamed, nodes, thresholds)
+    }
+}
+
+/// Verdict where more time was spent in code that cannot be decoded than is known to wait.
+fn undecoded(profile: &Profile, threshold: f64) -> Insight {
+    let bound = &profile.memory_bound;
+    Insight {
+        kind: InsightKind::MemoryBound,
+        text: format!(
+            "Between {} and {} of CPU time waits for memory: {} was spent in code that \
+             cannot be decoded ({}).",
+            percent(bound.low).trim_end_matches(" %"),
+            percent(bound.high),
+            percent(bound.unseen),
+            reasons(profile),
+        ),
+        advice: "To find out what that code waits for, time the same work on data that fits the \
+                 second cache."
+            .to_owned(),
+        predicted_gain: None,
+        threshold: format!(
+            "more CPU time in such code than is known to wait, and perhaps more than {}",
+            percent(threshold)
+        ),
+    }
+}
+
+/// Verdict where the interval of the stall contains the threshold.
+fn undecided(bound: &MemoryBound, thresholds: &Thresholds) -> Insight {
+    Insight {
+        kind: InsightKind::MemoryBound,
+        text: format!(
+            "Between {} and {} of CPU time waits for memory: this run does not show whether \
+             that matters.",
+            percent(bound.low).trim_end_matches(" %"),
+            percent(bound.high)
+        ),
+        advice: "Let the program run longer, or run fewer other programs.".to_owned(),
+        predicted_gain: None,
+        threshold: format!(
+            "less than {} of CPU time, and perhaps more than {}",
+            percent(thresholds.not_memory_bound),
+            percent(thresholds.memory_bound)
+        ),
+    }
+}
+
+fn not_memory_bound(profile: &Profile, thresholds: &Thresholds) -> Insight {
+    let stall = with_interval(&profile.memory_bound);
+    Insight {
+        kind: InsightKind::NotMemoryBound,
+        text: format!("{stall} waits for memory: the time goes elsewhere."),
+        advice: match idle(profile) {
+            Some(idle) => idle,
+            None => "Look at instructions and algorithms, not at data layout.".to_owned(),
+        },
+        predicted_gain: None,
+        threshold: format!(
+            "less than {} of CPU time",
+            percent(thresholds.not_memory_bound)
+        ),
+    }
+}
+
+fn memory_bound(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds) -> Insight {
+    let bound = &profile.memory_bound;
+    let level = main_level(bound, nodes);
+    let mut text = format!("{} waits for memory", with_interval(bound));
+    if let Some((_, name, share)) = level {
+        text.push_str(&format!(", {} for {name}", percent(share)));
     }
     if let Some(line) = profile.lines.first() {
         text.push_str(&format!(
@@ -234,20 +226,59 @@ fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds
     Insight {
         kind: InsightKind::MemoryBound,
         text,
-        advice: match level {
-            "DRAM" if streamed < MIN_STREAMED_SHARE => {
-                "Make hot data smaller, use it while it is in a cache, or touch it in \
-                       order so that prefetchers bring it."
-            }
-            level if level == remote => apart,
-            _ if streamed >= MIN_STREAMED_SHARE => OF_STREAMS,
-            "" => "See the lines and objects below.",
-            _ => "Work in blocks that fit a nearer cache.",
-        }
-        .to_owned(),
+        advice: advice_for_level(level.map(|(level, ..)| level), streamed, nodes).to_owned(),
         predicted_gain: None,
         threshold: format!("at least {} of CPU time", percent(threshold)),
     }
+}
+
+/// The level that most of the stall is for, its name, and its share of CPU time; `None` if it has less than
+/// half of the known stall.
+fn main_level(bound: &MemoryBound, nodes: u32) -> Option<(Served, &'static str, f64)> {
+    let remote = match nodes {
+        0 | 1 => "other cores' caches",
+        _ => "other nodes' memory or other cores' caches",
+    };
+    let levels = [
+        (Served::L1, "the first cache", bound.l1),
+        (Served::L2, "the second cache", bound.l2),
+        (Served::L3, "the third cache", bound.l3),
+        (Served::Dram, "DRAM", bound.dram),
+        (Served::Remote, remote, bound.remote),
+    ];
+    let total: f64 = levels.iter().map(|(_, _, share)| share).sum();
+    let most = levels
+        .into_iter()
+        .fold((Served::Unknown, "", 0.0), |most, level| {
+            if level.2 > most.2 { level } else { most }
+        });
+    (most.2 >= total / 2.0 && most.2 > bound.unknown).then_some(most)
+}
+
+fn advice_for_level(level: Option<Served>, streamed: f64, nodes: u32) -> &'static str {
+    match level {
+        Some(Served::Dram) if streamed < MIN_STREAMED_SHARE => {
+            "Make hot data smaller, use it while it is in a cache, or touch it in \
+             order so that prefetchers bring it."
+        }
+        Some(Served::Remote) if nodes > 1 => {
+            "Let threads work on data of their own, on their own node."
+        }
+        Some(Served::Remote) => "Let threads work on data of their own.",
+        _ if streamed >= MIN_STREAMED_SHARE => OF_STREAMS,
+        None => "See the lines and objects below.",
+        Some(_) => "Work in blocks that fit a nearer cache.",
+    }
+}
+
+/// Share of CPU time that waits for memory, with its interval.
+fn with_interval(bound: &MemoryBound) -> String {
+    format!(
+        "{} ({}–{}) of CPU time",
+        percent(bound.fraction),
+        percent(bound.low).trim_end_matches(" %"),
+        percent(bound.high),
+    )
 }
 
 /// Reasons why code could not be attributed, most time first.
