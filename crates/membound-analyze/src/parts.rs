@@ -300,24 +300,46 @@ impl InThread<'_> {
     }
 }
 
+/// Evidence about a site in all threads.
+struct InAllThreads {
+    counts: Counts,
+    /// Latency of a hit, in ticks.
+    baseline: f64,
+    by_object: Vec<(GroupId, Counts)>,
+    /// Time of samples, by object.
+    times: Vec<(GroupId, f64)>,
+    levels: Vec<OwnLevels>,
+}
+
+/// Time and stall of a site in one thread.
+struct ThreadTotals<'a> {
+    thread: &'a InThread<'a>,
+    time_ns: f64,
+    stall_ns: f64,
+    executed: Option<f64>,
+}
+
+/// Shares of one object in [`ThreadTotals`], and its recorded accesses.
+struct ObjectShares {
+    group: GroupId,
+    stall: f64,
+    runs: f64,
+    counts: Option<Counts>,
+}
+
 impl Division<'_> {
     fn divide(&self, parts: &mut Vec<Part>) {
         let threads = self.threads();
-        let all = sum(&self.touched);
-        let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
-        // Threads with too few observations use the objects of the whole site.
-        let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
-        let by_levels = self.levels_of_groups(&pooled_touches);
-        let site_mean = all.mean();
+        let site = self.in_all_threads();
         let executed: Vec<Option<f64>> = self
-            .execution_shares(&threads, &all)
+            .execution_shares(&threads, &site.counts)
             .into_iter()
             .map(|share| Some(self.cost.executed?.count * share))
             .collect();
         let beyond: Vec<f64> = threads
             .iter()
             .zip(&executed)
-            .map(|(thread, executed)| self.beyond_hits(thread, &all, *executed))
+            .map(|(thread, executed)| self.beyond_hits(thread, &site.counts, *executed))
             .collect();
         let all_beyond: f64 = beyond.iter().sum();
         let all_time = self.cost.time_ns;
@@ -332,95 +354,132 @@ impl Division<'_> {
             } else {
                 0.0
             };
-            let stall_ns = self.cost.stall.stall_ns.value * share;
-            let thread_counts = sum(thread.touched);
-            let own: Vec<(GroupId, Counts)> = thread
-                .touched
-                .iter()
-                .map(|touch| (touch.group, touch.counts))
-                .collect();
-            let counts: &[(GroupId, Counts)] = if thread_counts.number_timed >= MIN_TIMED_ACCESSES
-                || all.number_timed < MIN_TIMED_ACCESSES
-            {
-                &own
-            } else {
-                &pooled_touches
+            let totals = ThreadTotals {
+                thread,
+                time_ns,
+                stall_ns: self.cost.stall.stall_ns.value * share,
+                executed,
             };
-            let stalls = self
-                .by_samples(thread, counts, executed)
-                .unwrap_or_else(|| {
-                    self.stall_shares(counts, &sampled(thread.times), &pooled_times, baseline)
-                });
-            let runs = run_shares(counts, &stalls);
-            let (stalls, runs) = (
-                self.with_unsampled_blocks(stalls),
-                self.with_unsampled_blocks(runs),
-            );
-            let mut groups: Vec<GroupId> = stalls
-                .iter()
-                .chain(&runs)
-                .map(|(group, _)| *group)
-                .collect();
-            groups.sort_unstable();
-            groups.dedup();
-            for group in groups {
-                let stall_here = stall_ns * of_group(&stalls, group).unwrap_or(0.0);
-                let runs_here = of_group(&runs, group).unwrap_or(0.0);
-                let time_here = stall_here + (time_ns - stall_ns).max(0.0) * runs_here;
-                let of_time = if time_ns > 0.0 {
-                    time_here / time_ns
-                } else {
-                    0.0
-                };
-                let own = by_levels.iter().find(|own| own.group == group);
-                let levels = own.map_or(self.cost.stall.levels, |own| own.levels);
-                let count = executed.map(|count| count * runs_here);
-                let whole = self.cost.executed.map_or(0.0, |executed| executed.count);
-                let latency = of_group(counts, group).and_then(|counts| {
-                    let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
-                    let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
-                    // The difference from the mean is a few accesses' and may lie below any hit's latency.
-                    let least_ns = self.machine.costs.l1_ns.min(mean_ns);
-                    Some((
-                        (mean_ns + apart).max(least_ns),
-                        count.unwrap_or(counts.represented),
-                    ))
-                });
-                let executions =
-                    self.cost
-                        .executed
-                        .zip(count)
-                        .map(|(executed, count)| match whole > 0.0 {
-                            true => executed.times(count / whole),
-                            false => executed,
-                        });
-                let missed = own.map(|own| own.missed).or_else(|| {
-                    let ratio = self.excess_ratio(of_group(counts, group)?, &all, baseline);
-                    Some(self.cost.missed?.times(ratio).clamped(0.0, 1.0))
-                });
-                parts.push(Part {
-                    site: self.site,
-                    thread: thread.thread,
-                    group,
-                    samples: of_time * thread.times.iter().map(|cell| cell.samples).sum::<f64>(),
-                    time_ns: time_here,
-                    sure_ns: of_time * thread.times.iter().map(|cell| cell.sure_ns).sum::<f64>(),
-                    stall_ns: stall_here,
-                    levels: if stall_here > 0.0 {
-                        levels.scaled_to(stall_here)
-                    } else {
-                        ByLevel::default()
-                    },
-                    executions,
-                    misses: executions.zip(missed).map(|(executed, missed)| Executed {
-                        count: executed.count * missed.value,
-                        low: executed.low * missed.low,
-                        high: executed.high * missed.high,
-                    }),
-                    latency,
-                });
-            }
+            self.divide_by_object(&totals, &site, parts);
         }
+    }
+
+    fn in_all_threads(&self) -> InAllThreads {
+        let by_object = self.pool_touches();
+        InAllThreads {
+            counts: sum(&self.touched),
+            baseline: self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks()),
+            levels: self.levels_of_groups(&by_object),
+            by_object,
+            times: self.pool_times(),
+        }
+    }
+
+    fn divide_by_object(
+        &self,
+        totals: &ThreadTotals<'_>,
+        site: &InAllThreads,
+        parts: &mut Vec<Part>,
+    ) {
+        let thread = totals.thread;
+        let own = by_object(thread.touched);
+        // Threads with too few observations use the objects of the whole site.
+        let counts = if sum(thread.touched).number_timed >= MIN_TIMED_ACCESSES
+            || site.counts.number_timed < MIN_TIMED_ACCESSES
+        {
+            &own
+        } else {
+            &site.by_object
+        };
+        let stalls = self
+            .by_samples(thread, counts, totals.executed)
+            .unwrap_or_else(|| {
+                self.stall_shares(counts, &sampled(thread.times), &site.times, site.baseline)
+            });
+        let runs = self.with_unsampled_blocks(run_shares(counts, &stalls));
+        let stalls = self.with_unsampled_blocks(stalls);
+        let mut groups: Vec<GroupId> = stalls
+            .iter()
+            .chain(&runs)
+            .map(|(group, _)| *group)
+            .collect();
+        groups.sort_unstable();
+        groups.dedup();
+        parts.extend(groups.into_iter().map(|group| {
+            let object = ObjectShares {
+                group,
+                stall: of_group(&stalls, group).unwrap_or(0.0),
+                runs: of_group(&runs, group).unwrap_or(0.0),
+                counts: of_group(counts, group),
+            };
+            self.part(&object, totals, site)
+        }));
+    }
+
+    fn part(&self, object: &ObjectShares, totals: &ThreadTotals<'_>, site: &InAllThreads) -> Part {
+        let stall_ns = totals.stall_ns * object.stall;
+        let time_ns = stall_ns + (totals.time_ns - totals.stall_ns).max(0.0) * object.runs;
+        let of_time = if totals.time_ns > 0.0 {
+            time_ns / totals.time_ns
+        } else {
+            0.0
+        };
+        let own = site.levels.iter().find(|own| own.group == object.group);
+        let levels = own.map_or(self.cost.stall.levels, |own| own.levels);
+        let count = totals.executed.map(|count| count * object.runs);
+        let executions =
+            self.cost
+                .executed
+                .zip(count)
+                .map(|(executed, count)| match executed.count > 0.0 {
+                    true => executed.times(count / executed.count),
+                    false => executed,
+                });
+        let missed = own.map(|own| own.missed).or_else(|| {
+            let ratio = self.excess_ratio(object.counts?, &site.counts, site.baseline);
+            Some(self.cost.missed?.times(ratio).clamped(0.0, 1.0))
+        });
+        let times = totals.thread.times;
+        Part {
+            site: self.site,
+            thread: totals.thread.thread,
+            group: object.group,
+            samples: of_time * times.iter().map(|cell| cell.samples).sum::<f64>(),
+            time_ns,
+            sure_ns: of_time * times.iter().map(|cell| cell.sure_ns).sum::<f64>(),
+            stall_ns,
+            levels: if stall_ns > 0.0 {
+                levels.scaled_to(stall_ns)
+            } else {
+                ByLevel::default()
+            },
+            executions,
+            misses: executions.zip(missed).map(|(executed, missed)| Executed {
+                count: executed.count * missed.value,
+                low: executed.low * missed.low,
+                high: executed.high * missed.high,
+            }),
+            latency: self.latency(object.counts, &site.counts, count),
+        }
+    }
+
+    /// Average latency of an object's accesses in nanoseconds, and its weight: `count`, else the number of
+    /// accesses that the recorded ones represent.
+    fn latency(
+        &self,
+        counts: Option<Counts>,
+        all: &Counts,
+        count: Option<f64>,
+    ) -> Option<(f64, f64)> {
+        let counts = counts?;
+        let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
+        let apart = self.machine.ticks_ns(counts.mean()? - all.mean()?);
+        // The difference from the mean is a few accesses' and may lie below any hit's latency.
+        let least_ns = self.machine.costs.l1_ns.min(mean_ns);
+        Some((
+            (mean_ns + apart).max(least_ns),
+            count.unwrap_or(counts.represented),
+        ))
     }
 
     /// If blocks were sampled, moves shares from memory of unknown objects to the recorded objects.
@@ -581,11 +640,7 @@ impl Division<'_> {
     }
 
     fn pool_touches(&self) -> Vec<(GroupId, Counts)> {
-        let mut pooled: Vec<(GroupId, Counts)> = self
-            .touched
-            .iter()
-            .map(|touch| (touch.group, touch.counts))
-            .collect();
+        let mut pooled = by_object(&self.touched);
         pooled.sort_by_key(|(group, _)| *group);
         pooled.dedup_by(|next, into| {
             let same = next.0 == into.0;
@@ -674,6 +729,11 @@ fn sum(touched: &[AccessTotal]) -> Counts {
         sum.merge(touch.counts);
     }
     sum
+}
+
+fn by_object(touched: &[AccessTotal]) -> Vec<(GroupId, Counts)> {
+    let of_touch = |touch: &AccessTotal| (touch.group, touch.counts);
+    touched.iter().map(of_touch).collect()
 }
 
 /// Time of samples by object, where the object is known.
