@@ -3,13 +3,15 @@
 use membound_launch::{Harvested, RequestsBy, ScavengerProcessState, ScavengerStatus};
 use membound_types::{
     HarvestBalance, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary,
-    HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
-    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlowdownGuard, YieldDistances,
+    HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, PrimaryLatency,
+    SCHEMA_VERSION, Scavenger, ScavengerMoves, ScavengerState, SiteState, SlowdownGuard,
+    YieldDistances,
 };
 
 use super::follow::Observed;
 use super::programs::CopyRequest;
 use super::requests::RequestReport;
+use super::slowdown::Slowdown;
 use super::times;
 use super::yield_ranking::PlannedYield;
 use crate::job::End;
@@ -66,119 +68,12 @@ impl<'a> Facts<'a> {
 /// Builds the document.
 pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let harvested = &facts.observed.harvested;
-    let mut missing = Vec::new();
-    let mut lacks = |field: &str, reason: String| {
-        missing.push(Missing {
-            table: field.to_owned(),
-            why: NotMeasured {
-                reason,
-                remedy: None,
-            },
-        });
-    };
-    let slices_s = slices_s(harvested);
-    if slices_s.is_none() {
-        lacks(
-            "stall.harvested_s",
-            harvested.refused.clone().unwrap_or_else(|| {
-                "no time slice was timed: the command never yielded, or no scavenger was there"
-                    .to_owned()
-            }),
-        );
-        lacks("distance_ns", "no time slice was timed".to_owned());
-    }
-    let slowdown = facts.observed.spans.slowdown();
-    let interval = slowdown.and_then(|slowdown| slowdown.interval);
-    let slowdown = slowdown.map(|slowdown| slowdown.share);
-    if slowdown.is_none() {
-        lacks(
-            "primary.slowdown",
-            "there were too few yields with and without scavengers".to_owned(),
-        );
-    } else if interval.is_none() {
-        lacks(
-            "primary.slowdown_low",
-            "the run was too short to estimate how much the slowdown varies".to_owned(),
-        );
-    }
-    let own_threads_s: f64 = facts.observed.own_thread_s.iter().sum();
-    let waits_s = harvested.waits.cpu_ns as f64 * 1e-9;
-    let threads_s = (facts.process_cpu_s - own_threads_s - waits_s).max(0.0);
-    // Harvested time is the scavengers' time in slices, less the time that the command lost by them.
-    let lost_s = slowdown.map(|slower| {
-        let with_s = harvested.with.cpu_ns as f64 * 1e-9;
-        (with_s - with_s / (1.0 + slower)).max(0.0)
-    });
-    let harvested_s = slices_s
-        .zip(lost_s)
-        .map(|(slices_s, lost_s)| (slices_s - lost_s).max(0.0));
-    if slices_s.is_some() && harvested_s.is_none() {
-        lacks(
-            "stall.harvested_s",
-            "it needs the slowdown of the command, which is not known".to_owned(),
-        );
-    }
-    let primary_cpu_s = (threads_s - harvested_s.unwrap_or(0.0)).max(0.0);
-    let plan = facts
-        .plans
-        .iter()
-        .find(|plan| plan.role == HarvestRole::Primary);
-    let before_s = plan.map(|plan| plan.totals.stall_fraction * primary_cpu_s.max(threads_s));
-    if before_s.is_none() {
-        lacks(
-            "stall.before_s",
-            "there is no plan of the command".to_owned(),
-        );
-    }
-    let left_s = before_s
-        .zip(harvested_s)
-        .map(|(before, harvested)| (before - harvested).max(0.0));
-    if left_s.is_none() {
-        lacks(
-            "stall.left_s",
-            "it is the stall before minus the harvested stall, and one of them is not known"
-                .to_owned(),
-        );
-    }
+    let times = HarvestTimes::of(&facts);
+    let mut missing = times.missing(harvested.refused.as_deref());
     let requests = RequestReport::of(facts.requests, harvested.requested.as_ref());
     missing.extend(requests.missing);
-    let (exit_code, signal) = match facts.end {
-        End::Exited(code) => (Some(code), None),
-        End::Killed(signal) => (None, Some(signal)),
-    };
-    let away_ns: u64 = harvested
-        .scavengers
-        .iter()
-        .map(|status| status.away_ns)
-        .sum();
-    let scavengers = facts
-        .scavengers
-        .iter()
-        .zip(&harvested.scavengers)
-        .enumerate()
-        .map(|(index, (copy_request, status))| {
-            let own_thread_s = facts
-                .observed
-                .own_thread_s
-                .get(index)
-                .copied()
-                .unwrap_or(0.0);
-            // Time away is counted when a scavenger comes home: if none ever did, shares are equal.
-            let share = if away_ns == 0 {
-                1.0 / facts.scavengers.len().max(1) as f64
-            } else {
-                status.away_ns as f64 / away_ns as f64
-            };
-            let in_stalls_s = slices_s.map(|slices_s| slices_s * share);
-            let had = Had {
-                in_stalls_s,
-                in_waits_s: waits_s * share,
-                own_thread_s,
-            };
-            scavenger(copy_request, status, &had)
-        })
-        .chain(facts.ordinary.iter().cloned())
-        .collect();
+    let primary = primary(&facts, &times, requests.latency);
+    let scavengers = scavengers(&facts, &times);
     let sites = sites(&facts);
     let mut notes = facts.missed;
     notes.extend(facts.plans.iter().filter_map(without_yields));
@@ -193,20 +88,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         host: facts.machine.host.clone(),
         cpu: facts.machine.cpu.model_name.clone(),
         wall_s: facts.wall_s,
-        primary: HarvestedPrimary {
-            command: facts.command,
-            exit_code,
-            signal,
-            wall_s: facts.primary_wall_s,
-            cpu_s: primary_cpu_s,
-            threads: harvested.threads,
-            yields: harvested.with.count,
-            first_turn_s: facts.observed.first_turn.map(|after| after.as_secs_f64()),
-            slowdown,
-            slowdown_low: interval.map(|(low, _)| low),
-            slowdown_high: interval.map(|(_, high)| high),
-            latency: requests.latency,
-        },
+        primary,
         scavengers,
         moves: ScavengerMoves {
             steals: harvested.steals,
@@ -215,11 +97,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             interrupted: harvested.interrupted,
             overdue: harvested.overdue,
         },
-        stall: HarvestedStall {
-            before_s,
-            harvested_s,
-            left_s,
-        },
+        stall: times.stall,
         distance_ns: distances(harvested, facts.options.bound_ns),
         options: facts.options,
         guard: facts.observed.guard.map(|guard| SlowdownGuard {
@@ -237,6 +115,154 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         missing,
         notes,
     }
+}
+
+/// Division of the run's CPU time between the command and its scavengers, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct HarvestTimes {
+    /// Time of scavengers in time slices; `None` if no slice was timed.
+    slices_s: Option<f64>,
+    waits_s: f64,
+    slowdown: Option<Slowdown>,
+    primary_cpu_s: f64,
+    stall: HarvestedStall,
+}
+
+impl HarvestTimes {
+    fn of(facts: &Facts<'_>) -> Self {
+        let harvested = &facts.observed.harvested;
+        let slices_s = slices_s(harvested);
+        let slowdown = facts.observed.spans.slowdown();
+        let own_threads_s: f64 = facts.observed.own_thread_s.iter().sum();
+        let waits_s = harvested.waits.cpu_ns as f64 * 1e-9;
+        let threads_s = (facts.process_cpu_s - own_threads_s - waits_s).max(0.0);
+        // Harvested time is the scavengers' time in slices, less the time that the command lost by them.
+        let lost_s = slowdown.map(|slowdown| {
+            let with_s = harvested.with.cpu_ns as f64 * 1e-9;
+            (with_s - with_s / (1.0 + slowdown.share)).max(0.0)
+        });
+        let harvested_s = slices_s
+            .zip(lost_s)
+            .map(|(slices_s, lost_s)| (slices_s - lost_s).max(0.0));
+        let primary_cpu_s = (threads_s - harvested_s.unwrap_or(0.0)).max(0.0);
+        let plan = facts
+            .plans
+            .iter()
+            .find(|plan| plan.role == HarvestRole::Primary);
+        let before_s = plan.map(|plan| plan.totals.stall_fraction * primary_cpu_s.max(threads_s));
+        let left_s = before_s
+            .zip(harvested_s)
+            .map(|(before, harvested)| (before - harvested).max(0.0));
+        Self {
+            slices_s,
+            waits_s,
+            slowdown,
+            primary_cpu_s,
+            stall: HarvestedStall {
+                before_s,
+                harvested_s,
+                left_s,
+            },
+        }
+    }
+
+    /// Fields without a value, with reasons. `refused` is why the command has no run queues, if it has none.
+    fn missing(&self, refused: Option<&str>) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let mut lacks = |field: &str, reason: &str| {
+            missing.push(Missing {
+                table: field.to_owned(),
+                why: NotMeasured {
+                    reason: reason.to_owned(),
+                    remedy: None,
+                },
+            });
+        };
+        if self.slices_s.is_none() {
+            let no_slice =
+                "no time slice was timed: the command never yielded, or no scavenger was there";
+            lacks("stall.harvested_s", refused.unwrap_or(no_slice));
+            lacks("distance_ns", "no time slice was timed");
+        }
+        match self.slowdown {
+            None => lacks(
+                "primary.slowdown",
+                "there were too few yields with and without scavengers",
+            ),
+            Some(Slowdown { interval: None, .. }) => lacks(
+                "primary.slowdown_low",
+                "the run was too short to estimate how much the slowdown varies",
+            ),
+            Some(_) => {}
+        }
+        if self.slices_s.is_some() && self.stall.harvested_s.is_none() {
+            lacks(
+                "stall.harvested_s",
+                "it needs the slowdown of the command, which is not known",
+            );
+        }
+        if self.stall.before_s.is_none() {
+            lacks("stall.before_s", "there is no plan of the command");
+        }
+        if self.stall.left_s.is_none() {
+            lacks(
+                "stall.left_s",
+                "it is the stall before minus the harvested stall, and one of them is not known",
+            );
+        }
+        missing
+    }
+}
+
+fn primary(
+    facts: &Facts<'_>,
+    times: &HarvestTimes,
+    latency: Option<PrimaryLatency>,
+) -> HarvestedPrimary {
+    let (exit_code, signal) = match facts.end {
+        End::Exited(code) => (Some(code), None),
+        End::Killed(signal) => (None, Some(signal)),
+    };
+    let interval = times.slowdown.and_then(|slowdown| slowdown.interval);
+    HarvestedPrimary {
+        command: facts.command.clone(),
+        exit_code,
+        signal,
+        wall_s: facts.primary_wall_s,
+        cpu_s: times.primary_cpu_s,
+        threads: facts.observed.harvested.threads,
+        yields: facts.observed.harvested.with.count,
+        first_turn_s: facts.observed.first_turn.map(|after| after.as_secs_f64()),
+        slowdown: times.slowdown.map(|slowdown| slowdown.share),
+        slowdown_low: interval.map(|(low, _)| low),
+        slowdown_high: interval.map(|(_, high)| high),
+        latency,
+    }
+}
+
+/// All scavengers: first those with time slices, then those that ran as ordinary processes.
+fn scavengers(facts: &Facts<'_>, times: &HarvestTimes) -> Vec<Scavenger> {
+    let observed = facts.observed;
+    let statuses = &observed.harvested.scavengers;
+    let away_ns: u64 = statuses.iter().map(|status| status.away_ns).sum();
+    let requested = facts.scavengers.iter().zip(statuses).enumerate();
+    requested
+        .map(|(index, (copy_request, status))| {
+            // Time away is counted when a scavenger comes home: if none ever did, shares are equal.
+            let share = if away_ns == 0 {
+                1.0 / facts.scavengers.len().max(1) as f64
+            } else {
+                status.away_ns as f64 / away_ns as f64
+            };
+            let had = Had {
+                in_stalls_s: times.slices_s.map(|slices_s| slices_s * share),
+                in_waits_s: times.waits_s * share,
+                own_thread_s: observed.own_thread_s.get(index).copied().unwrap_or(0.0),
+            };
+            scavenger(copy_request, status, &had)
+        })
+        .chain(facts.ordinary.iter().cloned())
+        .collect()
 }
 
 /// Note for a plan of the command in which no load yields.
