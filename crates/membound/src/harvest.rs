@@ -23,6 +23,7 @@ mod programs;
 mod requests;
 mod roles;
 mod run;
+mod running;
 mod sibling_binding;
 mod slots;
 mod slowdown;

@@ -9,10 +9,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use membound_launch::{Harvest, Idle, Live, Report, ScavengerPlacement, Session, ShortLived};
+use membound_launch::{Harvest, Idle, Live, ScavengerPlacement, ShortLived};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
-use membound_record::{CutOff, Recorder};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
     FollowedPlan, HarvestPart, HarvestPlan, HarvestRun, HarvestRunOptions, IdlePolicy, MachineInfo,
@@ -35,9 +34,11 @@ use super::ordinary::Processes;
 use super::plans::{PlanMaker, PlanWithOrigin};
 use super::programs::{Program, texts};
 use super::roles::{self, RunQueueLayout};
+use super::running::{EndedCommand, Running, StartedCommand};
 use super::slots::{self, Slots};
 use super::span::SpanControl;
 use super::timing::{Timing, ticks_per_ns};
+use super::yield_ranking::PlannedYield;
 use crate::job::{self, Job};
 use crate::profile::{self, Recorded};
 use crate::{launching, output};
@@ -73,47 +74,33 @@ pub(super) struct Stage<'a> {
     cpu_before_s: f64,
 }
 
-/// A command that runs with scavengers.
-enum Running {
-    Plain(Session),
-    /// The program is profiled while it runs, so that a plan can be made in the same run.
-    Recorded(Box<Recorder>),
-}
-
-impl Running {
-    fn session(&self) -> anyhow::Result<&Session> {
-        match self {
-            Self::Plain(session) => Ok(session),
-            Self::Recorded(recorder) => {
-                let session = recorder.session();
-                session.context("a program that was started has a session")
-            }
-        }
-    }
-
-    const fn is_recorded(&self) -> bool {
-        matches!(self, Self::Recorded(_))
-    }
-
-    fn cut_off(&self) -> CutOff {
-        match self {
-            Self::Plain(_) => CutOff::default(),
-            Self::Recorded(recorder) => recorder.cut_off(),
-        }
-    }
-
-    fn finish(self) -> Option<Report> {
-        match self {
-            Self::Plain(session) => Some(session.finish()),
-            Self::Recorded(recorder) => recorder.close(),
-        }
-    }
-}
-
 /// Run queues of a harvest without a command, and the ordinary processes that were started alongside them.
 pub(super) struct WithoutCommand {
     layout: RunQueueLayout,
     processes: Processes,
+}
+
+/// The plans that a harvest follows, and the yields that it has by them.
+struct HarvestSetup {
+    /// Maximum number of scavengers in one run queue.
+    per_thread: u32,
+    origins: Vec<FollowedPlan>,
+    plans: Vec<HarvestPlan>,
+    choices: Choices,
+}
+
+impl HarvestSetup {
+    /// Adds the plan that was made during the run and adopted at `after`.
+    fn adopt(&mut self, adopted: Adopted, after: Duration) {
+        let Adopted { followed, choices } = adopted;
+        self.origins.push(FollowedPlan {
+            planted_after_s: Some(after.as_secs_f64()),
+            ..followed.from
+        });
+        self.plans.push(followed.plan);
+        self.choices.left_out.extend(choices.left_out);
+        self.choices.yields = choices.yields;
+    }
 }
 
 impl<'a> Stage<'a> {
@@ -199,37 +186,19 @@ impl<'a> Stage<'a> {
         without_command: Option<WithoutCommand>,
         in_place: Option<InPlace>,
     ) -> anyhow::Result<Done> {
-        let args = self.args;
-        let processors = self.processors();
-        let (mut options, mut plans): (Vec<_>, Vec<HarvestPlan>) = assignment
-            .followed
-            .into_iter()
-            .map(|followed| (followed.from, followed.plan))
-            .unzip();
+        let harvested = assignment.harvested;
         let per_thread = match &without_command {
             Some(without_command) => without_command.layout.per_thread,
-            None => per_thread(args, assignment.harvested.len()),
+            None => per_thread(self.args, harvested.len()),
         };
-        let live = self.live();
-        let mut choices = Choices::of(&plans, &args.without, live)?;
-        if args.no_primary {
-            choices.primary.push(host_yield()?);
-        }
-        // The off switch also removes yields, except in loops that run at that time: without a slowdown
-        // limit, loops are patched as a whole.
-        let session_live = match choices.yields.is_empty() || args.no_primary {
-            true => Live::Off,
-            false => Live::On,
-        };
-        let mut harvest = self.wanted(&assignment.harvested, &mut choices, per_thread);
+        let mut setup = self.setup(assignment.followed, per_thread)?;
+        let mut harvest = self.wanted(&harvested, &mut setup.choices, per_thread);
         if in_place.is_some() {
             // Until there is a plan, scavengers run as ordinary processes would, and the command does not
             // wait for them.
             harvest.begins = ScavengerPlacement::Own;
             harvest.patience = Duration::ZERO;
         }
-        let arguments = command.words.get(1..).unwrap_or_default();
-        let program = launching::program(command.path.as_os_str(), arguments);
         let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
         let mut ordinary = Some(assignment.ordinary);
@@ -237,16 +206,7 @@ impl<'a> Stage<'a> {
         // Started before the command: processes that this thread starts later would be sampled with the
         // command.
         let before = in_place.is_some().then(&mut begin);
-        let started = match &in_place {
-            Some(in_place) => {
-                let machine = self.maker.machine.clone();
-                profile::for_harvest(&program, in_place.run_file(), machine, harvest)?
-                    .map(|it| Running::Recorded(Box::new(it)))
-            }
-            None => launching::start(&program, session_options(harvest, session_live))?
-                .map(Running::Plain),
-        };
-        let running = match started {
+        let running = match self.start(&command, harvest, &setup.choices, in_place.as_ref())? {
             Ok(running) => running,
             Err(code) => return Ok(Err(code)),
         };
@@ -258,34 +218,97 @@ impl<'a> Stage<'a> {
         if let Some(obstacle) = session.obstacle() {
             output::complain(&format!("runs without scavengers: {obstacle}"));
         }
-        let span = self.span_control();
+        let started = StartedCommand {
+            running,
+            job,
+            switch,
+            processes,
+            in_place,
+        };
+        Ok(self
+            .follow(started, &setup.choices.yields, harvested.len())?
+            .map(|ended| self.report(&command, harvested, setup, ended)))
+    }
+
+    fn setup(
+        &self,
+        followed: Vec<PlanWithOrigin>,
+        per_thread: u32,
+    ) -> anyhow::Result<HarvestSetup> {
+        let (origins, plans): (Vec<_>, Vec<HarvestPlan>) = followed
+            .into_iter()
+            .map(|followed| (followed.from, followed.plan))
+            .unzip();
+        let mut choices = Choices::of(&plans, &self.args.without, self.live())?;
+        if self.args.no_primary {
+            choices.primary.push(host_yield()?);
+        }
+        Ok(HarvestSetup {
+            per_thread,
+            origins,
+            plans,
+            choices,
+        })
+    }
+
+    /// Starts the command; the error is the exit code if it cannot be run.
+    fn start(
+        &self,
+        command: &Program,
+        harvest: Harvest,
+        choices: &Choices,
+        in_place: Option<&InPlace>,
+    ) -> anyhow::Result<Result<Running, ExitCode>> {
+        let arguments = command.words.get(1..).unwrap_or_default();
+        let program = launching::program(command.path.as_os_str(), arguments);
+        if let Some(in_place) = in_place {
+            let machine = self.maker.machine.clone();
+            let recorder = profile::for_harvest(&program, in_place.run_file(), machine, harvest)?;
+            return Ok(recorder.map(|it| Running::Recorded(Box::new(it))));
+        }
+        // The off switch also removes yields, except in loops that run at that time: without a slowdown
+        // limit, loops are patched as a whole.
+        let live = match choices.yields.is_empty() || self.args.no_primary {
+            true => Live::Off,
+            false => Live::On,
+        };
+        let session = launching::start(&program, session_options(harvest, live))?;
+        Ok(session.map(Running::Plain))
+    }
+
+    /// Follows the started command to its end; the error is the exit code if requests cannot be observed.
+    fn follow(
+        &self,
+        started: StartedCommand,
+        yields: &[PlannedYield],
+        scavengers: usize,
+    ) -> anyhow::Result<Result<EndedCommand, ExitCode>> {
+        let args = self.args;
+        let processors = self.processors();
+        let running = started.running;
+        let session = running.session()?;
         let limits = guard::Limits {
             max_slowdown: args.max_slowdown,
             slo_p95_ns: args.slo_p95,
         };
+        let balance = args.no_primary.then(|| Balance::new(processors));
+        let in_place = started.in_place.map(|it| it.follow(running.cut_off()));
         let follower = Follower::begin(
             (session.remote(), session.pid()),
-            (limits, choices.yields.clone()),
-            span,
-            Slots::new(args, &self.info.cpu, assignment.harvested.len(), limits),
-            OtherProcesses::new(
-                args.no_primary.then(|| Balance::new(processors)),
-                processes,
-                processors,
-            ),
-            (
-                switch,
-                HarvestSwitch::new(args, &choices.yields, assignment.harvested.len()),
-            ),
-            (self.start, in_place.map(|it| it.follow(running.cut_off()))),
+            (limits, yields.to_vec()),
+            self.span_control(),
+            Slots::new(args, &self.info.cpu, scavengers, limits),
+            OtherProcesses::new(balance, started.processes, processors),
+            (started.switch, HarvestSwitch::new(args, yields, scavengers)),
+            (self.start, in_place),
         );
         let watch = args
             .finish
             .then(|| EndWatch::begin(session.pid(), self.start));
-        let end = job.follow(session)?;
+        let end = started.job.follow(session)?;
         let primary_wall = watch.and_then(EndWatch::end);
         let was_in_place = running.is_recorded();
-        let (mut observed, processes) = follower.end();
+        let (observed, processes) = follower.end();
         if let Some(why) = observed.prevented() {
             output::complain(&format!("--requests: {why}"));
             return Ok(Err(ExitCode::FAILURE));
@@ -293,55 +316,64 @@ impl<'a> Stage<'a> {
         let ordinary = processes.end(args.finish || args.no_primary, processors);
         let wall_s = self.start.elapsed().as_secs_f64();
         let process_cpu_s = self.process_cpu_s(&ordinary);
-        let report = running.finish();
+        Ok(Ok(EndedCommand {
+            end,
+            wall_s,
+            primary_wall,
+            process_cpu_s,
+            observed,
+            ordinary,
+            was_in_place,
+            report: running.finish(),
+        }))
+    }
+
+    fn report(
+        &self,
+        command: &Program,
+        harvested: Vec<Member>,
+        mut setup: HarvestSetup,
+        mut ended: EndedCommand,
+    ) -> (HarvestRun, job::End) {
+        let args = self.args;
+        let report = ended.report;
         let mut missed: Vec<String> = report.iter().flat_map(|it| it.missed.clone()).collect();
         missed.extend(report.and_then(|it| it.unpatched));
-        match observed.learned.take() {
-            Some(Ok((adopted, after))) => {
-                let Adopted {
-                    followed,
-                    choices: made,
-                } = *adopted;
-                options.push(FollowedPlan {
-                    planted_after_s: Some(after.as_secs_f64()),
-                    ..followed.from
-                });
-                plans.push(followed.plan);
-                choices.left_out.extend(made.left_out);
-                choices.yields = made.yields;
-            }
+        match ended.observed.learned.take() {
+            Some(Ok((adopted, after))) => setup.adopt(*adopted, after),
             Some(Err(why)) => {
                 missed.push(format!("the command was profiled, but has no plan: {why}"))
             }
-            None if was_in_place => missed.push(TOO_SHORT.to_owned()),
+            None if ended.was_in_place => missed.push(TOO_SHORT.to_owned()),
             None => {}
         }
-        missed.extend(observed.off.clone());
+        missed.extend(ended.observed.off.clone());
+        let primary_wall_s = ended
+            .primary_wall
+            .map_or(ended.wall_s, |wall| wall.as_secs_f64());
         let document = document::document(Facts {
-            wall_s,
-            primary_wall_s: (!args.no_primary)
-                .then(|| primary_wall.map_or(wall_s, |wall| wall.as_secs_f64())),
-            process_cpu_s,
-            options: run_options(args, per_thread, options),
+            wall_s: ended.wall_s,
+            primary_wall_s: (!args.no_primary).then_some(primary_wall_s),
+            process_cpu_s: ended.process_cpu_s,
+            options: run_options(args, setup.per_thread, setup.origins),
             requests: args.requests.as_ref(),
             command: if args.no_primary {
                 Vec::new()
             } else {
                 texts(&command.words)
             },
-            scavengers: assignment
-                .harvested
+            scavengers: harvested
                 .into_iter()
                 .map(|(_, copy_request)| copy_request)
                 .collect(),
-            ordinary,
-            plans: &plans,
-            left_out: choices.left_out,
-            yields: &choices.yields,
+            ordinary: ended.ordinary,
+            plans: &setup.plans,
+            left_out: setup.choices.left_out,
+            yields: &setup.choices.yields,
             missed,
-            ..Facts::nothing(&self.info, &observed, end)
+            ..Facts::nothing(&self.info, &ended.observed, ended.end)
         });
-        Ok(Ok((document, end)))
+        (document, ended.end)
     }
 
     /// The harvest that the launcher is asked to run.
