@@ -133,50 +133,44 @@ fn stall_share(plan: &Path) -> Result<f64> {
     Ok(plan.totals.stall_fraction)
 }
 
+/// All cases: the store alone, then each bound and each overhead, pairs of alone and with scavengers by load,
+/// and yields without some of their parts.
+fn cases() -> Vec<Case> {
+    let at = |load, with| Case {
+        load,
+        with,
+        without: &[],
+    };
+    let with = |bound, overhead| at(LOAD, Some((bound, overhead)));
+    let mut cases = vec![at(LOAD, None)];
+    cases.extend(BOUNDS_NS.map(|bound| with(bound, OVERHEAD)));
+    cases.extend(OVERHEADS.map(|overhead| with(BOUND_NS, overhead)));
+    for load in LOADS {
+        cases.extend([None, Some((BOUND_NS, OVERHEAD))].map(|with| at(load, with)));
+    }
+    cases.extend(BOUNDS_NS.map(|bound| Case {
+        without: PLAIN,
+        ..with(bound, OVERHEAD)
+    }));
+    cases.extend(PARTS.map(|without| Case {
+        without,
+        ..with(BOUND_NS, OVERHEAD)
+    }));
+    cases
+}
+
 pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let full = full_rate(bed)?;
     let scan = bed.scavenger("scan", "");
     let worth = bed.units_per_s(&scan)?;
+    let cases = cases();
+    let primary = |case: &Case| store(bed, case.load, rate(full, case.load));
     let ask = |case: &Case, (bound_ns, max_overhead)| Asked {
         max_overhead,
         without: case.without,
-        ..asked(
-            bed,
-            store(bed, case.load, rate(full, case.load)),
-            scan.clone(),
-            bound_ns,
-        )
+        ..asked(bed, primary(case), scan.clone(), bound_ns)
     };
-    let alone = Case {
-        load: LOAD,
-        with: None,
-        without: &[],
-    };
-    let with = |with| Case {
-        load: LOAD,
-        with: Some(with),
-        without: &[],
-    };
-    let mut cases = vec![alone];
-    cases.extend(BOUNDS_NS.map(|bound| with((bound, OVERHEAD))));
-    cases.extend(OVERHEADS.map(|overhead| with((BOUND_NS, overhead))));
-    for load in LOADS {
-        let with = Some((BOUND_NS, OVERHEAD));
-        cases.extend([None, with].map(|with| Case {
-            load,
-            with,
-            without: &[],
-        }));
-    }
-    cases.extend(BOUNDS_NS.map(|bound| Case {
-        without: PLAIN,
-        ..with((bound, OVERHEAD))
-    }));
-    cases.extend(PARTS.map(|without| Case {
-        without,
-        ..with((BOUND_NS, OVERHEAD))
-    }));
-    let [plan, _] = bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?;
+    let [plan, _] = bed.plans(&ask(&cases[0], (BOUND_NS, OVERHEAD)))?;
     let (stall, yields) = (stall_share(&plan)?, chosen(&plan)?.len());
     ensure!(
         yields > 0,
@@ -184,48 +178,55 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         stall * 100.0
     );
     let found = alternate(bed.args.repeat, &cases, |case| match case.with {
-        None => Found::alone(&bed.alone(&store(bed, case.load, rate(full, case.load)))?),
+        None => Found::alone(&bed.alone(&primary(case))?),
         Some(with) => Found::of(&bed.harvested(&ask(case, with))?),
     });
     let mut rows = cases.iter().zip(found);
     let (_, alone) = rows.next().context("the store alone comes first")?;
     let alone = alone?;
-    let alone_p95 = middle(&alone, |one| one.service_p95_ns)?;
-    let stall_s = middle(&alone, |one| one.worker_cpu_s)? * stall;
     let store_alone = Alone {
-        p95_ns: alone_p95,
-        stall_s,
+        p95_ns: middle(&alone, |one| one.service_p95_ns)?,
+        stall_s: middle(&alone, |one| one.worker_cpu_s)? * stall,
         worth,
     };
     say(format_args!(
         "{} requests a second, {LOAD} % of the time busy; service p95 alone {:.1} us",
         rate(full, LOAD),
-        alone_p95 / 1e3
+        store_alone.p95_ns / 1e3
     ));
     say(format_args!(
-        "{:.0} % of its CPU time is stall by its plan of {yields} yields, {stall_s:.2} s of a run",
-        stall * 100.0
+        "{:.0} % of its CPU time is stall by its plan of {yields} yields, {:.2} s of a run",
+        stall * 100.0,
+        store_alone.stall_s
     ));
-    let mut summary: Vec<Value> = Vec::new();
-    let mut curve = Vec::new();
-    let mut plain = Vec::new();
-    let mut parts = Vec::new();
+    let compared = rows.by_ref().take(BOUNDS_NS.len() + OVERHEADS.len());
+    let mut summary = by_bound_and_overhead(compared, &store_alone)?;
+    let (mut curve, mut plain, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for row in rows {
+        match row.0.without {
+            [] => curve.push(row),
+            PLAIN => plain.push(row),
+            _ => parts.push(row),
+        }
+    }
+    let cheap = summary[..BOUNDS_NS.len()].iter();
+    let cheap: Vec<Option<f64>> = cheap.map(|row| row["service_p95_ns"].as_f64()).collect();
+    let plain = plainly(&plain, &cheap)?;
+    summary.extend(sojourns(&curve)?);
+    summary.extend(plain);
+    summary.extend(without_parts(&parts, &store_alone)?);
+    Ok(summary)
+}
+
+/// Slowdown and harvested stall, by bound and overhead.
+fn by_bound_and_overhead<'a>(
+    rows: impl Iterator<Item = (&'a Case, Result<Vec<Found>>)>,
+    store_alone: &Alone,
+) -> Result<Vec<Value>> {
     say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
+    let mut summary: Vec<Value> = Vec::new();
     for (case, runs) in rows {
-        // From the first case at another load on, pairs of alone and with scavengers form the
-        // curve.
-        let compared = case
-            .with
-            .filter(|_| summary.len() < BOUNDS_NS.len() + OVERHEADS.len());
-        let Some((bound_ns, overhead)) = compared else {
-            let list = match case.without {
-                [] => &mut curve,
-                PLAIN => &mut plain,
-                _ => &mut parts,
-            };
-            list.push((case, runs));
-            continue;
-        };
+        let (bound_ns, overhead) = case.with.context("these cases have scavengers")?;
         let head = format!("{:<10}{overhead:>8}", format!("{bound_ns:.0} ns"));
         let runs = match runs {
             Ok(runs) => runs,
@@ -255,19 +256,13 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         ));
         summary.push(json!({
             "bound_ns": bound_ns, "max_overhead": overhead, "service_p95_ns": p95,
-            "alone_p95_ns": alone_p95, "slower": slower, "stall_to_work": work,
+            "alone_p95_ns": store_alone.p95_ns, "slower": slower, "stall_to_work": work,
             "target": SERVICE_TARGET, "ran_apart": apart, "runs": runs,
         }));
     }
     if summary.iter().any(|row| row["ran_apart"] == true) {
         say("* scavengers ran on threads of their own: that work is in the figure");
     }
-    let cheap = summary[..BOUNDS_NS.len()].iter();
-    let cheap: Vec<Option<f64>> = cheap.map(|row| row["service_p95_ns"].as_f64()).collect();
-    let plain = plainly(&plain, &cheap)?;
-    summary.extend(sojourns(&curve)?);
-    summary.extend(plain);
-    summary.extend(without_parts(&parts, &store_alone)?);
     Ok(summary)
 }
 
