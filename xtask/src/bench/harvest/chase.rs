@@ -158,34 +158,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let load_ns = middle(&alone, |one| one.ns("ns_per_hop"))?;
     let rows: Vec<(u32, Result<Vec<Found>>)> = COPIES.into_iter().zip(found.by_ref()).collect();
     let in_all = found.map(|runs| middle(&runs.ok()?, |one| one.ns("alone_ns")).ok());
-    let mut hops = Vec::new();
-    for (copies, runs) in &rows {
-        if let Ok(runs) = runs {
-            hops.push((copies + 1, middle(runs, |one| one.ns(""))?));
-        }
-    }
-    let switch = switch_ns(&hops);
-    say(format_args!(
-        "a load alone {load_ns:.1} ns; a switch under misses {}",
-        switch.map_or_else(
-            || "hidden by the wait".to_owned(),
-            |ns| format!("{ns:.1} ns")
-        ),
-    ));
-    if let Err(error) = &by_hand {
-        say("switches by hand:");
-        failed(error);
-    }
-    let hand_hops = [8, 16].map(|n| {
-        let runs = by_hand.as_ref().ok()?;
-        middle(runs, |one| one.ns(&format!("hop_ns_{n}")))
-            .ok()
-            .map(|ns| (n, ns))
-    });
-    let hand_switch = switch_ns(&hand_hops.into_iter().flatten().collect::<Vec<_>>());
-    if let Some(ns) = hand_switch {
-        say(format_args!("a switch by hand under misses {ns:.1} ns"));
-    }
+    let references = References::of(load_ns, by_hand, &rows)?;
     say("contexts  hop ns  by hand  faster  limit  of limit  >= 85 %  of hand  >= 80 %");
     let mut summary = Vec::new();
     let mut larger = Vec::new();
@@ -200,43 +173,12 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             }
         };
         let ns = middle(&runs, |one| one.ns(""))?;
-        let limit_of = |load_ns| limit(load_ns, switch.unwrap_or(0.0), contexts);
-        let bound = limit_of(load_ns);
-        let share_of_limit = load_ns / ns / bound;
-        let (faster, hand) = (load_ns / ns, by_hand.as_ref().ok());
-        let hand_ns = hand
-            .and_then(|runs| middle(runs, |one| one.ns(&format!("hop_ns_{contexts}"))).ok())
-            .filter(|ns| ns.is_finite());
-        let of_hand = hand_ns.map(|hand| hand / ns);
-        let (shown_ns, share, met) = of_hand.zip(hand_ns).map_or_else(
-            || ("–".to_owned(), "–".to_owned(), "–"),
-            |(share, ns)| {
-                let met = verdict(share >= BY_HAND_TARGET);
-                (format!("{ns:.2}"), format!("{:.0} %", share * 100.0), met)
-            },
-        );
-        let of_limit_in_all = in_all_ns.map(|load_ns| {
-            let share = load_ns / ns / limit_of(load_ns);
-            larger.push((contexts, load_ns, share));
-            share
+        let in_all = in_all_ns.map(|load_ns| {
+            let share = load_ns / ns / references.limit(load_ns, contexts);
+            (load_ns, share)
         });
-        let apart = runs.iter().any(Found::apart);
-        say(format_args!(
-            "{contexts:>8}{ns:>8.2}{shown_ns:>9}{faster:>8.2}{bound:>7.2}{:>8.0} %  {:<7}{share:>9}  {met}",
-            share_of_limit * 100.0,
-            of_limit(share_of_limit),
-        ));
-        if apart {
-            say("  scavengers ran on threads of their own: that work is in the rate");
-        }
-        summary.push(json!({
-            "contexts": contexts, "hop_ns": ns, "alone_ns": load_ns, "switch_ns": switch,
-            "by_hand_switch_ns": hand_switch,
-            "limit": bound, "faster": faster, "of_limit": share_of_limit,
-            "load_in_all_ns": in_all_ns, "of_limit_in_all": of_limit_in_all,
-            "share_of_time": middle(&runs, Found::share)?, "by_hand_ns": hand_ns, "of_by_hand": of_hand, "ran_apart": apart,
-            "limit_target": LIMIT_TARGET, "by_hand_target": BY_HAND_TARGET,
-        }));
+        larger.extend(in_all.map(|(load_ns, share)| (contexts, load_ns, share)));
+        summary.push(references.compared(contexts, &runs, in_all)?);
     }
     // The limit for loads as slow as those of one chase through the memory of all.
     say("contexts  a load in the memory of all, ns  of the limit with that");
@@ -247,6 +189,100 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
         ));
     }
     Ok(summary)
+}
+
+/// Times with which interleaved chases are compared, in nanoseconds.
+struct References {
+    load_ns: f64,
+    /// A switch under misses; `None` if the wait hides it.
+    switch: Option<f64>,
+    by_hand: Option<Vec<Found>>,
+    by_hand_switch: Option<f64>,
+}
+
+impl References {
+    /// Derives the times of switches from `rows`, by number of scavengers, and from chases `by_hand`.
+    fn of(
+        load_ns: f64,
+        by_hand: Result<Vec<Found>>,
+        rows: &[(u32, Result<Vec<Found>>)],
+    ) -> Result<Self> {
+        let mut hops = Vec::new();
+        for (copies, runs) in rows {
+            if let Ok(runs) = runs {
+                hops.push((copies + 1, middle(runs, |one| one.ns(""))?));
+            }
+        }
+        let switch = switch_ns(&hops);
+        say(format_args!(
+            "a load alone {load_ns:.1} ns; a switch under misses {}",
+            switch.map_or_else(
+                || "hidden by the wait".to_owned(),
+                |ns| format!("{ns:.1} ns")
+            ),
+        ));
+        if let Err(error) = &by_hand {
+            say("switches by hand:");
+            failed(error);
+        }
+        let mut references = Self {
+            load_ns,
+            switch,
+            by_hand: by_hand.ok(),
+            by_hand_switch: None,
+        };
+        let hand_hops = [8, 16].map(|n| references.by_hand_ns(n).map(|ns| (n, ns)));
+        references.by_hand_switch = switch_ns(&hand_hops.into_iter().flatten().collect::<Vec<_>>());
+        if let Some(ns) = references.by_hand_switch {
+            say(format_args!("a switch by hand under misses {ns:.1} ns"));
+        }
+        Ok(references)
+    }
+
+    fn by_hand_ns(&self, contexts: u32) -> Option<f64> {
+        let runs = self.by_hand.as_ref()?;
+        middle(runs, |one| one.ns(&format!("hop_ns_{contexts}"))).ok()
+    }
+
+    fn limit(&self, load_ns: f64, contexts: u32) -> f64 {
+        limit(load_ns, self.switch.unwrap_or(0.0), contexts)
+    }
+
+    /// Prints and returns the row of `contexts` chases. `in_all` is the time of a load in the memory of all
+    /// of them, and the share of the limit with that.
+    fn compared(&self, contexts: u32, runs: &[Found], in_all: Option<(f64, f64)>) -> Result<Value> {
+        let ns = middle(runs, |one| one.ns(""))?;
+        let bound = self.limit(self.load_ns, contexts);
+        let faster = self.load_ns / ns;
+        let share_of_limit = faster / bound;
+        let hand_ns = self.by_hand_ns(contexts).filter(|ns| ns.is_finite());
+        let of_hand = hand_ns.map(|hand| hand / ns);
+        let (shown_ns, share, met) = of_hand.zip(hand_ns).map_or_else(
+            || ("–".to_owned(), "–".to_owned(), "–"),
+            |(share, ns)| {
+                let met = verdict(share >= BY_HAND_TARGET);
+                (format!("{ns:.2}"), format!("{:.0} %", share * 100.0), met)
+            },
+        );
+        let apart = runs.iter().any(Found::apart);
+        say(format_args!(
+            "{contexts:>8}{ns:>8.2}{shown_ns:>9}{faster:>8.2}{bound:>7.2}{:>8.0} %  {:<7}{share:>9}  {met}",
+            share_of_limit * 100.0,
+            of_limit(share_of_limit),
+        ));
+        if apart {
+            say("  scavengers ran on threads of their own: that work is in the rate");
+        }
+        let (in_all_ns, of_limit_in_all) = in_all.unzip();
+        Ok(json!({
+            "contexts": contexts, "hop_ns": ns, "alone_ns": self.load_ns, "switch_ns": self.switch,
+            "by_hand_switch_ns": self.by_hand_switch,
+            "limit": bound, "faster": faster, "of_limit": share_of_limit,
+            "load_in_all_ns": in_all_ns, "of_limit_in_all": of_limit_in_all,
+            "share_of_time": middle(runs, Found::share)?, "by_hand_ns": hand_ns, "of_by_hand": of_hand, "ran_apart": apart,
+            "limit_target": LIMIT_TARGET, "by_hand_target": BY_HAND_TARGET,
+        }))
+    }
 }
 
 /// Verdict on a share of the limit. More than all of it, with 5 % for chance, is possible only if
