@@ -17,6 +17,7 @@ use membound_wire::{Context, EVERY_BIT, RECENT_LINES, RECENT_OFFSET, RunQueue};
 
 use super::bodies::{code_of, options, program};
 use super::lab::{self, Jumps, Lab};
+use super::stepping::TRAP_FLAG;
 use crate::flow::programs::Pool;
 use crate::machine::{Machine, Random};
 
@@ -69,6 +70,8 @@ pub(super) struct RunQueueHarness {
     _stack: Vec<u8>,
     /// Number of times that foreign code ran.
     visits: Box<u64>,
+    /// The trap flag with which foreign code was entered.
+    trap_flag: Box<u64>,
     /// Number of programs in which foreign code ran.
     programs_with_visits: u32,
     /// Sum of the run queue's `harness` over all programs.
@@ -100,6 +103,7 @@ impl RunQueueHarness {
             _code: Vec::new(),
             _stack: vec![0; 1 << 16],
             visits: Box::default(),
+            trap_flag: Box::default(),
             programs_with_visits: 0,
             slices: 0,
             borrowed: (0, 0),
@@ -145,6 +149,7 @@ impl RunQueueHarness {
         };
         let mut begin = a.create_label();
         a.set_label(&mut begin).unwrap();
+        self.stop_stepping(&mut a);
         if let Some(own) = own {
             a.mov(rax, own).unwrap();
             a.lea(rcx, ptr(begin)).unwrap();
@@ -163,6 +168,7 @@ impl RunQueueHarness {
         a.inc(qword_ptr(rax)).unwrap();
         a.set_label(&mut other).unwrap();
         ruin(&mut a);
+        self.resume_stepping(&mut a);
         let run_queue = |offset: usize| ptr(offset as u64).gs();
         match clobbering_code {
             ClobberingCode::Context => {
@@ -186,6 +192,30 @@ impl RunQueueHarness {
         buffer.load(&code).unwrap();
         self._code.push(buffer);
         at
+    }
+
+    /// Emits code that keeps the trap flag and clears it: where a thread is stepped, its steps through foreign
+    /// code show nothing, and each costs a trap.
+    fn stop_stepping(&self, a: &mut CodeAssembler) {
+        a.pushfq().unwrap();
+        a.pop(rax).unwrap();
+        a.mov(rcx, rax).unwrap();
+        a.and(rax, TRAP_FLAG).unwrap();
+        a.xor(rcx, rax).unwrap();
+        a.mov(rdx, (&raw const *self.trap_flag) as u64).unwrap();
+        a.mov(qword_ptr(rdx), rax).unwrap();
+        a.push(rcx).unwrap();
+        a.popfq().unwrap();
+    }
+
+    /// Emits code that gives the trap flag back, with the other flags as they are.
+    fn resume_stepping(&self, a: &mut CodeAssembler) {
+        a.pushfq().unwrap();
+        a.pop(rax).unwrap();
+        a.mov(rdx, (&raw const *self.trap_flag) as u64).unwrap();
+        a.or(rax, qword_ptr(rdx)).unwrap();
+        a.push(rax).unwrap();
+        a.popfq().unwrap();
     }
 
     /// Emits code that continues as the first context.
