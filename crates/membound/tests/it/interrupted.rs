@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::command::{Membound, busy};
 
-/// Starts a measurement of two parts that takes some seconds.
+/// Starts a measurement of several parts, of which the first takes some seconds and the others take longer.
 fn start(membound: &Membound) -> Child {
     membound
-        .command("measure c2c latency --thorough --page 4k --max 64M --json out.json".split(' '))
+        .command("measure c2c latency bandwidth tlb --page 4k --max 64M --json out.json".split(' '))
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
