@@ -10,7 +10,8 @@ use membound_types::{
     ExploreFigure, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore,
 };
 
-use crate::suite::{Harvest, ProgramResult, finish, fixture, machine, measured, scavenger};
+use crate::machine_profile::measured;
+use crate::suite::{Harvest, ProgramResult, finish, fixture, machine, scavenger};
 
 /// Runs an exploration of `program` alongside a scavenger that ends.
 fn explored(options: &str) -> Option<(ProgramResult, HarvestExplore)> {
@@ -224,7 +225,7 @@ fn the_overhead_of_yields_is_varied_and_decides_how_many_loads_yield() {
     let json = room.path().join("explore.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
     command.args(["harvest", "explore", "--quiet", "--machine"]);
-    command.arg(measured()).arg("--json").arg(&json);
+    command.arg(&measured().0).arg("--json").arg(&json);
     let words = "--sweep overhead --overheads 0.2%,5,20% --pairs 1 --profile-s 2";
     command.args(words.split(' '));
     command.arg("--").arg(&program).args(["succeed", "5", "64"]);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use membound_testkit::inconclusive;
 use membound_types::{HarvestRole, ScavengerState};
 
-use crate::suite::{Harvest, Harvested, finish, fixture, measured, output_of, scavenger};
+use crate::machine_profile::measured;
+use crate::suite::{Harvest, Harvested, finish, fixture, output_of, scavenger};
 
 /// A command whose loads miss, without a plan, and a scavenger with one.
 fn unplanned(words: &str, scavenger_words: &str) -> Option<Harvest> {
@@ -15,7 +16,7 @@ fn unplanned(words: &str, scavenger_words: &str) -> Option<Harvest> {
     let harvest = Harvest::of(&program, words)
         .with(&scavenger, scavenger_words)
         .unplanned();
-    Some(harvest.on(measured()))
+    Some(harvest.on(&measured().0))
 }
 
 /// The time at which the command's plan was adopted, if it was made in this run.
@@ -250,7 +251,7 @@ fn a_program_without_missing_loads_is_reported() {
         .with(&scavenger, "forever")
         .options("--profile-s 1")
         .unplanned()
-        .on(measured());
+        .on(&measured().0);
     let (alone, harvested) = (harvest.alone(), harvest.run());
     let document = &harvested.document;
     assert_eq!(alone, harvested.left, "{document:#?}");

@@ -28,3 +28,6 @@ mod state;
 mod suite;
 mod threads;
 mod waits;
+
+#[path = "../machine_profile/mod.rs"]
+mod machine_profile;

@@ -287,24 +287,6 @@ pub(crate) fn machine() -> &'static Path {
     &MACHINE
 }
 
-/// A profile of this machine, measured once.
-pub(crate) fn measured() -> &'static Path {
-    static MEASURED: LazyLock<PathBuf> = LazyLock::new(|| {
-        let path = FIXTURES.directory().join("measured.json");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
-        let parts = ["latency", "bandwidth", "calibration"];
-        command
-            .arg("measure")
-            .args(parts)
-            .args(["--quick", "--json"]);
-        let output = command.arg(&path).output().expect("the command starts");
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{stderr}");
-        path
-    });
-    &MEASURED
-}
-
 /// Runs `command` to its end, in an environment of its own.
 pub(crate) fn finish(command: &mut Command, room: &Path) -> ProgramResult {
     // Files rather than pipes: a child that outlives its parent would keep a pipe open.

@@ -7,9 +7,9 @@ use membound_types::{
     GapReason, HarvestPlan, HarvestRole, HarvestSite, Kind, YieldKind, YieldReason,
 };
 
+use crate::machine_profile::measured;
 use crate::suite::{
-    Profiled, alone, fixture, kept, machine, membound, profile, profile_in, profile_on, text,
-    unmeasured,
+    Profiled, alone, fixture, kept, membound, profile, profile_in, profile_on, text, unmeasured,
 };
 
 /// Size of a table far larger than the caches, in bytes.
@@ -49,7 +49,13 @@ fn far() -> Option<&'static Profiled> {
     static FAR: LazyLock<Option<Profiled>> = LazyLock::new(|| {
         let program = fixture("share.c", "-O2")?;
         let words = [FAR_BYTES, "60", "4000"];
-        Some(profile_in(&kept("far"), &machine().0, &[], &program, words))
+        Some(profile_in(
+            &kept("far"),
+            &measured().0,
+            &[],
+            &program,
+            words,
+        ))
     });
     let _alone = alone();
     FAR.as_ref()

@@ -7,3 +7,6 @@ mod harvest;
 mod strangers;
 mod suite;
 mod unharmed;
+
+#[path = "../machine_profile/mod.rs"]
+mod machine_profile;

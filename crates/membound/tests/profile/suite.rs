@@ -9,6 +9,8 @@ use membound_testkit::{Compiler, Fixtures};
 use membound_types::{MachineInfo, MachineProfile, Profile};
 use tempfile::TempDir;
 
+use crate::machine_profile::measured;
+
 static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
     Fixtures::new(
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/profile/fixtures"),
@@ -59,91 +61,6 @@ pub(crate) fn membound(home: &Path) -> Command {
         .env("XDG_CACHE_HOME", FIXTURES.directory().join("cache"))
         .env_remove("LD_PRELOAD");
     command
-}
-
-/// The machine's profile, measured once, or again if the profile lacks a level or contradicts itself; of
-/// several faulty profiles, one with a memory level and the smallest contradiction.
-pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
-    static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
-        const TRIES: usize = 3;
-        let path = FIXTURES.directory().join("machine.json");
-        let mut tries = Vec::with_capacity(TRIES);
-        while tries.len() < TRIES {
-            let profile = measured(&path);
-            let whole = is_calibrated(&profile, "L3") && has_level(&profile, "DRAM");
-            if whole && contradiction(&profile) < APART {
-                return (path, profile);
-            }
-            tries.push(profile);
-        }
-        let rank = |it: &MachineProfile| (!has_level(it, "DRAM"), contradiction(it));
-        let best = tries
-            .into_iter()
-            .min_by(|one, other| {
-                let order = rank(one).partial_cmp(&rank(other));
-                order.expect("latencies are numbers")
-            })
-            .expect("there was a try");
-        let bytes = serde_json::to_vec(&best).expect("profiles can be written");
-        std::fs::write(&path, bytes).expect("it was written before");
-        (path, best)
-    });
-    &MACHINE
-}
-
-/// Maximum relative difference of the innermost cache's latencies in one machine profile.
-const APART: f64 = 0.05;
-
-fn has_level(profile: &MachineProfile, level: &str) -> bool {
-    profile.levels.iter().any(|it| it.name == level)
-}
-
-/// Whether the latencies of a level are known, or the machine has no such level.
-fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
-    let known = profile.calibration.known();
-    !has_level(profile, level)
-        || known.is_some_and(|known| known.levels.iter().any(|it| it.name == level))
-}
-
-/// Relative difference of the innermost cache's latencies during calibration and while levels were measured.
-/// If they differ, the clock changed or other programs had the processor in one of the two.
-fn contradiction(profile: &MachineProfile) -> f64 {
-    let calibrated = profile.calibration.known().and_then(|known| {
-        let mut levels = known.levels.iter();
-        levels.find(|it| it.name == "L1")
-    });
-    let measured = profile.levels.iter().find(|it| it.name == "L1");
-    calibrated
-        .zip(measured)
-        .map_or(f64::INFINITY, |(calibrated, measured)| {
-            (calibrated.latency_ns / measured.latency_ns - 1.0).abs()
-        })
-}
-
-/// Measures the machine into a file at `path`.
-fn measured(path: &Path) -> MachineProfile {
-    let output = membound(FIXTURES.directory())
-        .args([
-            "measure",
-            "latency",
-            "bandwidth",
-            "calibration",
-            "--quick",
-            "--json",
-        ])
-        .arg(path)
-        .output()
-        .expect("the command starts");
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let bytes = std::fs::read(path).expect("it was written");
-    let profile: MachineProfile = serde_json::from_slice(&bytes).expect("it is a profile");
-    let calibrated = profile.calibration.known();
-    assert!(
-        calibrated.is_some(),
-        "{:?}",
-        profile.calibration.why_missing()
-    );
-    profile
 }
 
 /// A program that was profiled.
@@ -202,7 +119,7 @@ where
     I: IntoIterator,
     I::Item: AsRef<OsStr>,
 {
-    profile_on(&machine().0, options, program, arguments)
+    profile_on(&measured().0, options, program, arguments)
 }
 
 /// As [`profile`], with the machine profile from a file.
