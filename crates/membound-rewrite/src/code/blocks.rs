@@ -186,6 +186,8 @@ fn ending(
                 successors.sort_unstable();
                 successors.dedup();
                 match outside.first() {
+                    // None of its targets is code: the table was misunderstood.
+                    None if successors.is_empty() => ends(BlockEnd::Unresolved, &[]),
                     None => ends(BlockEnd::Table, &successors),
                     Some(&target) => leaves(target, true, &successors),
                 }

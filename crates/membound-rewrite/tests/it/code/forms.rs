@@ -157,6 +157,16 @@ fn an_indirect_jump_with_a_frame_is_unresolved_and_without_one_a_tail_call() {
 }
 
 #[test]
+fn a_jump_whose_only_target_is_no_code_is_unresolved() {
+    // lea rdx, [rip+2]; jmp rdx; (06 is no instruction in 64-bit code)
+    check(
+        &[0x48, 0x8d, 0x15, 2, 0, 0, 0, 0xff, 0xe2, 0x06],
+        &[(0x1000..0x1009, BlockEnd::Unresolved, &[])],
+        Some(Unresolved::Undecodable(0x1009)),
+    );
+}
+
+#[test]
 fn a_table_jump_behind_another_is_resolved() {
     // jmp [rdi+8]: a tail call. Then unreachable code: jmp [rdi+16], and push rbx; jmp rax.
     check(
