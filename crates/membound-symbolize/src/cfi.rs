@@ -223,7 +223,12 @@ impl SearchTable {
             .ok()?;
         let table = header.table()?;
         let entry = table.lookup(address, &self.bases).ok()?;
-        let offset = table.pointer_to_offset(entry).ok()?;
+        // gimli's `pointer_to_offset` subtracts unchecked, and a damaged entry may lie before the section.
+        let offset = entry
+            .direct()
+            .ok()?
+            .checked_sub(self.bases.eh_frame.section?)?;
+        let offset = gimli::EhFrameOffset(usize::try_from(offset).ok()?);
         let rules = self.rules(file)?;
         // An entry that does not hold the address has no rule for it.
         row(&rules.eh(), rules, offset, address, context)
@@ -376,6 +381,25 @@ mod tests {
         for address in outside {
             assert!(table.row(&bytes, address, &mut context).is_none());
         }
+    }
+
+    #[test]
+    fn an_entry_that_leads_before_its_section_has_no_rule() {
+        let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let elf = Elf::of_borrowed(&bytes, "own").unwrap();
+        let table = SearchTable::of(&elf).expect("linkers write one");
+        let start = Cfi::read(&elf).pieces()[0].start;
+        drop(elf);
+        let mut context = UnwindContext::new();
+        assert!(table.row(&bytes, start, &mut context).is_some());
+        // The distance from the header to address 0 as the second half of each entry.
+        let header = table.bases.eh_frame_hdr.section.unwrap();
+        let distance = i32::try_from(header).unwrap().wrapping_neg().to_le_bytes();
+        let entries = table.header.start as usize + 12..table.header.end as usize;
+        for entry in bytes[entries].chunks_exact_mut(8) {
+            entry[4..].copy_from_slice(&distance);
+        }
+        assert!(table.row(&bytes, start, &mut context).is_none());
     }
 
     #[test]
