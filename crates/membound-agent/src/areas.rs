@@ -4,7 +4,7 @@
 //! [`membound_sync::version`].
 
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 use membound_sync::version::{self, Changed};
 use membound_wire::{
@@ -247,8 +247,7 @@ fn first_bytes_before(ip: u64) -> [u8; MAX_DISTANCE_BYTES] {
     let mut bytes = [0; MAX_DISTANCE_BYTES];
     for (byte, start) in bytes.iter_mut().zip(starts_before(ip)) {
         if entrance(start).is_some() {
-            // SAFETY: an instruction with an entry lies in mapped text.
-            *byte = unsafe { core::ptr::read_volatile(start as *const u8) };
+            *byte = text_byte(start);
         }
     }
     bytes
@@ -277,13 +276,10 @@ fn inside_now(ip: u64) -> Option<u64> {
 /// Target of the jump at `start` in mapped text, if there is one.
 fn jump_target(start: u64) -> Option<u64> {
     const JUMP: u8 = 0xe9;
-    // SAFETY: an instruction with an entry lies in mapped text.
-    let byte: u8 = unsafe { memory::get(start as usize) };
-    if byte != JUMP {
+    if text_byte(start) != JUMP {
         return None;
     }
-    // SAFETY: the whole jump is mapped with its first byte.
-    let displacement: [u8; 4] = unsafe { memory::get(start as usize + 1) };
+    let displacement = [1, 2, 3, 4].map(|distance| text_byte(start + distance));
     let displacement = i64::from(i32::from_le_bytes(displacement));
     let behind = start.wrapping_add(EDIT_BYTES as u64);
     Some(behind.wrapping_add_signed(displacement))
@@ -292,9 +288,18 @@ fn jump_target(start: u64) -> Option<u64> {
 /// True if a trap is at `start` in mapped text.
 pub(crate) fn holds_int3(start: u64) -> bool {
     const INT3: u8 = 0xcc;
-    // SAFETY: an instruction with an entry lies in mapped text.
-    let byte: u8 = unsafe { memory::get(start as usize) };
-    byte == INT3
+    text_byte(start) == INT3
+}
+
+/// The byte at an address in mapped text that has an entry, or in the jump that begins there. The control
+/// thread may be changing it, and what is read afterwards must not be read before it: see [`inside`].
+fn text_byte(address: u64) -> u8 {
+    // SAFETY: an instruction with an entry lies in mapped text, and a jump is mapped with its first byte.
+    let byte = unsafe { AtomicU8::from_ptr(address as *mut u8) };
+    // Text is read-only memory, where an atomic load must be relaxed.
+    let value = byte.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
 }
 
 /// Registers of the original program at one byte of a trampoline, and where it can continue.
@@ -439,7 +444,20 @@ mod tests {
         Box::leak(aligned.into_boxed_slice()).as_ptr() as u64
     }
 
-    fn area(code: u64, text: &[u8], entries: &[u32]) -> Command {
+    /// Text of nops, which the agent reads by its address while the test changes it.
+    fn nops() -> &'static [AtomicU8; 32] {
+        Box::leak(Box::new([const { AtomicU8::new(NOP) }; 32]))
+    }
+
+    /// Writes a jump or a trap into text, followed by the displacement of a jump.
+    fn write_edit(text: &[AtomicU8], first: u8, displacement: i32) {
+        for (byte, new) in text[1..].iter().zip(displacement.to_le_bytes()) {
+            byte.store(new, Ordering::Relaxed);
+        }
+        text[0].store(first, Ordering::Release);
+    }
+
+    fn area(code: u64, text: &[AtomicU8], entries: &[u32]) -> Command {
         Command {
             address: code,
             length: 0x100,
@@ -454,13 +472,12 @@ mod tests {
     /// of the newer plan's jump.
     #[test]
     fn a_thread_inside_a_group_continues_by_the_plan_of_its_jump() {
-        let text = Box::leak(Box::new([NOP; 32]));
+        let text = nops();
         // The older plan's trampolines lie where no jump from here leads; the newer one's jump
         // has bytes that look like a jump and a trap where the older one's group began.
         let older = 0x7000_0000;
         let displacement = i32::from_le_bytes([0x10, JUMP, 0xcc, 0x10]);
-        text[8] = JUMP;
-        text[9..13].copy_from_slice(&displacement.to_le_bytes());
+        write_edit(&text[8..], JUMP, displacement);
         let behind = text.as_ptr() as u64 + 13;
         let newer = behind.wrapping_add_signed(i64::from(displacement));
         for plans in [[older, newer], [newer, older]] {
@@ -489,20 +506,18 @@ mod tests {
     /// trap becomes the jump.
     #[test]
     fn a_thread_inside_a_group_continues_while_the_trap_becomes_a_jump() {
-        use core::sync::atomic::AtomicU8;
         use std::thread;
 
         const TRAP: u8 = 0xcc;
-        const ROUNDS: usize = 20_000;
-        let text = Box::leak(Box::new([NOP; 32]));
-        text[8] = TRAP;
-        text[9..13].copy_from_slice(&0x100_i32.to_le_bytes());
+        // Miri needs few rounds to detect a data race, but long for each.
+        const ROUNDS: usize = if cfg!(miri) { 10 } else { 20_000 };
+        let text = nops();
+        write_edit(&text[8..], TRAP, 0x100);
         let base = text.as_ptr() as u64;
         let code = base + 13 + 0x100;
         register(&area(code, &text[..], &[8, 10])).unwrap();
         let round = AtomicUsize::new(0);
-        // SAFETY: the leaked array lives on, and only the two threads use it.
-        let first: &AtomicU8 = unsafe { AtomicU8::from_ptr(&raw mut text[8]) };
+        let first = &text[8];
         let mut missed = 0;
         thread::scope(|scope| {
             scope.spawn(|| {
