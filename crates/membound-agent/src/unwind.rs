@@ -369,6 +369,8 @@ pub(crate) fn unwind(
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
+
     use super::*;
 
     /// A table of `N` rows.
@@ -422,24 +424,24 @@ mod tests {
             (0x600, UnwindRule::STOP),
         ]);
         registered(TEXT, 0x1000, table.address());
-        let mut words = [0_u64; 64];
+        // Cells: the walk reads them by their addresses between writes.
+        let words = [const { Cell::new(0_u64) }; 64];
         let base = words.as_ptr() as u64;
         let at = |index: usize| base + index as u64 * 8;
         // Leaf at 0x110: returns into 0x210, whose rbp is word 4.
-        words[1] = TEXT + 0x210;
-        words[4] = at(10);
-        words[5] = TEXT + 0x310;
+        words[1].set(TEXT + 0x210);
+        words[4].set(at(10));
+        words[5].set(TEXT + 0x310);
         // 0x310: rbp is word 10, the frame address is kept at word 9.
-        words[9] = at(14);
-        words[10] = 77;
-        words[13] = TEXT + 0x410;
+        words[9].set(at(14));
+        words[10].set(77);
+        words[13].set(TEXT + 0x410);
         // Interrupted at 0x500: an instruction, not a return address.
         let context = 14;
-        words[context + 15] = 88;
-        words[context + 20] = at(50);
-        words[context + 21] = TEXT + 0x500;
-        words[51] = TEXT + 0x610;
-        core::hint::black_box(&words);
+        words[context + 15].set(88);
+        words[context + 20].set(at(50));
+        words[context + 21].set(TEXT + 0x500);
+        words[51].set(TEXT + 0x610);
         let stack = Stack {
             low: base,
             high: at(64),
