@@ -15,8 +15,9 @@ use crate::scheduler::{home_threads, page};
 use crate::settings::{READY, SETTINGS, value_of};
 use crate::{assembly, quiesce};
 
+// Miri executes initialisers too, but has neither this one's assembly nor an initial stack.
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
 static BEGIN: extern "C" fn() = begin;
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
