@@ -95,6 +95,7 @@ fn check(image: &Image<'_>, options: &Options, pages: u64) {
     let functions: Vec<Function> = (0..image.functions().len())
         .map(|index| Function::decode(image, &knowledge, index))
         .collect();
+    functions.iter().for_each(code::check_function);
     placed::Ground {
         image,
         functions: &functions,

@@ -7,7 +7,8 @@ use membound_rewrite::code::{Function, Unresolved};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Placed, Placement, Plan};
 use membound_wire::{
-    EDIT_BYTES, Shape, Step, TableHeader, TextEdit, TrampolineEntry, Undo, UndoKind, fingerprint,
+    AS_FOUND, EDIT_BYTES, Shape, Step, TableHeader, TextEdit, TrampolineEntry, Undo, UndoKind,
+    fingerprint,
 };
 
 /// A plan at its place, and the module it is for.
@@ -287,7 +288,7 @@ impl Ground<'_> {
                 .places
                 .get(next)
                 .map_or(u64::MAX, |next| u64::from(next.code));
-            for step in steps {
+            for step in steps.iter().filter(|step| step.resume != AS_FOUND) {
                 let at = u64::from(place.code) + u64::from(step.offset);
                 let resume = u64::from(place.code) + u64::from(step.resume);
                 if at < end && reached.contains(&(area + at)) {
