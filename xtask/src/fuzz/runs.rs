@@ -21,8 +21,8 @@ pub(super) struct Job {
     pub(super) log: PathBuf,
 }
 
-/// Lines of a failed fuzzer's output that are shown.
-const SHOWN_LINES: usize = 40;
+/// Lines of a failed fuzzer's output that are shown, besides the one that names the input.
+const SHOWN_LINES: usize = 30;
 
 /// Runs all jobs, `workers` at a time, and prints one line about each. Returns the names of the fuzzers that
 /// found a failure.
@@ -63,9 +63,7 @@ fn run(mut job: Job) -> Result<bool> {
     let lasted = begun.elapsed();
     let output = read(&job.log)?;
     if !status.success() {
-        let lines: Vec<&str> = output.lines().collect();
-        let shown = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
-        note(shown.join("\n"));
+        note(cause(&output).join("\n"));
     }
     say(summary(
         job.name,
@@ -74,6 +72,20 @@ fn run(mut job: Job) -> Result<bool> {
         status.success(),
     ));
     Ok(status.success())
+}
+
+/// The lines that tell why a fuzzer failed: from the panic on, or from libFuzzer's own error, else the last ones,
+/// and the one that names the input.
+fn cause(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let line_with = |text: &str| lines.iter().position(|line| line.contains(text));
+    let first = line_with(" panicked at ")
+        .or_else(|| line_with("ERROR: libFuzzer"))
+        .unwrap_or(lines.len().saturating_sub(SHOWN_LINES));
+    let end = lines.len().min(first + SHOWN_LINES);
+    let input = line_with("Test unit written to").filter(|line| *line >= end);
+    let shown = lines[first..end].iter().copied();
+    shown.chain(input.map(|line| lines[line])).collect()
 }
 
 /// Number of inputs that a fuzzer has run, from its last statistics.
@@ -111,5 +123,18 @@ mod tests {
             summary("elf", minute, executions("killed"), false),
             "elf: FAILED in 60 s"
         );
+    }
+
+    #[test]
+    fn a_failure_shows_the_panic_and_the_input() {
+        let frames = "   1: frame\n".repeat(SHOWN_LINES);
+        let panic = "thread '<unnamed>' (7) panicked at a.rs:1:2:";
+        let input = "artifact_prefix='a/'; Test unit written to a/crash-1";
+        let output = format!("#2 INITED\n{panic}\nwhy\n{frames}{input}\nstat::peak_rss_mb: 40\n");
+        let shown = cause(&output);
+        assert_eq!(shown[..2], [panic, "why"]);
+        assert_eq!(shown[SHOWN_LINES..], [input]);
+        assert_eq!(cause("a\n==7== ERROR: libFuzzer: timeout\nb")[1..], ["b"]);
+        assert_eq!(cause("killed"), ["killed"]);
     }
 }
