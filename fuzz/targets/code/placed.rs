@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
-use membound_rewrite::code::{Function, Unresolved};
+use membound_rewrite::code::{BasicBlock, Function, Unresolved};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Placed, Placement, Plan};
 use membound_wire::{
@@ -43,7 +43,7 @@ impl Ground<'_> {
         }
     }
 
-    /// The edit is of text as it is, and of whole instructions that nobody enters.
+    /// The edit is of text as it is, and of whole instructions that control enters only at the first one.
     fn check_edit(&self, edit: &TextEdit) {
         let length = usize::from(edit.length);
         let group = usize::from(edit.group);
@@ -84,11 +84,15 @@ impl Ground<'_> {
                 one.ip(),
                 function.unresolved.expect("it is unresolved")
             );
-            let begins = function
+            let block = function
                 .blocks
                 .iter()
-                .any(|block| block.first as usize == index);
-            assert!(!begins, "{:#x} begins a block and is overwritten", one.ip());
+                .position(|block| block.first as usize == index);
+            assert!(
+                block.is_none_or(|block| is_entered_only_from_before(function, block)),
+                "{:#x} begins a block that is entered from elsewhere, and is overwritten",
+                one.ip()
+            );
         }
         for range in &function.untouchable {
             assert!(
@@ -330,6 +334,17 @@ impl Ground<'_> {
             .iter()
             .find(|function| function.bounds.range.contains(&address))
     }
+}
+
+/// Whether control enters a block only from the end of the block before it.
+fn is_entered_only_from_before(function: &Function, number: usize) -> bool {
+    let enters = |block: &BasicBlock| {
+        let mut targets = block.successors.iter().chain(&block.landing_pad);
+        targets.any(|to| to.index() == number)
+    };
+    let mut blocks = function.blocks.iter().enumerate();
+    !function.blocks[number].entered_from_outside
+        && blocks.all(|(from, block)| from + 1 == number || !enters(block))
 }
 
 fn is_branch(instruction: &Instruction) -> bool {
