@@ -41,6 +41,26 @@ fn wait_for_kept(home: &Path, ending: &str) -> String {
     }
 }
 
+/// Waits until the command handles SIGINT: before that, the signal would end it without a word.
+fn wait_for_handler(child: &Child) {
+    let is_handled = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+        let caught = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        Some(caught >> (libc::SIGINT - 1) & 1 == 1)
+    };
+    let started = Instant::now();
+    while is_handled() != Some(true) {
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "SIGINT has no handler after two minutes"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn signal(child: &Child, signal: i32) {
     let id = i32::try_from(child.id()).expect("process numbers fit");
     // SAFETY: the child has not been waited for, so its number is its own.
@@ -52,7 +72,9 @@ fn ctrl_c_leaves_what_was_measured_marked_incomplete() {
     let _busy = busy();
     let membound = Membound::new();
     let mut child = start(&membound);
-    std::thread::sleep(Duration::from_secs(2));
+    wait_for_handler(&child);
+    // Into the first part.
+    std::thread::sleep(Duration::from_secs(1));
     signal(&child, libc::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let json: Value =
