@@ -16,7 +16,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -119,24 +119,31 @@ impl fmt::Display for Skip {
 ///
 /// A guest that does not come to its end panics with the end of its console.
 pub(crate) fn run(machine: Machine, commands: &[Command]) -> Result<Vec<Output>, Skip> {
-    run_with(machine, Luggage::default(), commands)
+    boot(machine, Luggage::default(), commands, Permit::take(1))
 }
 
-/// As [`run`], with additional files in the guest.
-pub(crate) fn run_with(
+/// As [`run`], with additional files in the guest, while no other guest runs: for programs whose threads keep
+/// all CPUs busy and are profiled.
+pub(crate) fn run_alone(
     machine: Machine,
     luggage: Luggage<'_>,
     commands: &[Command],
 ) -> Result<Vec<Output>, Skip> {
-    /// One guest at a time, since an emulated CPU keeps a real one busy.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    boot(machine, luggage, commands, Permit::take(MAX_GUESTS))
+}
+
+fn boot(
+    machine: Machine,
+    luggage: Luggage<'_>,
+    commands: &[Command],
+    _permit: Permit,
+) -> Result<Vec<Output>, Skip> {
     let _busy = crate::command::busy();
 
     let tools = Tools::find()?;
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let initramfs = directory.path().join("initramfs");
-    let archive = initramfs_of(luggage, commands, directory.path())?;
+    let archive = initramfs_of(luggage, commands)?;
     fs::write(&initramfs, archive).expect("the temporary directory is writable");
 
     let console = directory.path().join("console");
@@ -157,6 +164,41 @@ pub(crate) fn run_with(
             tail(&text),
             tail(&fs::read(&console).unwrap_or_default())
         ),
+    }
+}
+
+/// Number of guests that run at the same time. Most of their commands use one emulated CPU, which keeps a
+/// real one busy, and no test checks a time.
+const MAX_GUESTS: usize = 2;
+
+/// The permission to run a guest, until it is dropped.
+struct Permit {
+    /// Number of guests that it counts as.
+    guests: usize,
+}
+
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+impl Permit {
+    /// Waits until there is room for `guests` of [`MAX_GUESTS`].
+    fn take(guests: usize) -> Self {
+        let mut running = ENDED
+            .wait_while(Self::running(), |running| *running + guests > MAX_GUESTS)
+            .unwrap_or_else(PoisonError::into_inner);
+        *running += guests;
+        Self { guests }
+    }
+
+    fn running() -> MutexGuard<'static, usize> {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        *Self::running() -= self.guests;
+        ENDED.notify_all();
     }
 }
 
@@ -272,21 +314,43 @@ pub(crate) fn build(source: &str, words: &[&str], scratch: &Path) -> Result<Path
     Ok(program)
 }
 
+/// Files that every guest has, made once.
+struct Basics {
+    init: PathBuf,
+    membound: PathBuf,
+    /// The libraries of both.
+    libraries: BTreeSet<PathBuf>,
+}
+
+impl Basics {
+    fn get() -> Result<&'static Self, Skip> {
+        static BASICS: LazyLock<Result<Basics, String>> =
+            LazyLock::new(|| Basics::make().map_err(|Skip(reason)| reason));
+        BASICS.as_ref().map_err(|reason| Skip(reason.clone()))
+    }
+
+    fn make() -> Result<Self, Skip> {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        fs::create_dir_all(&directory).expect("the target directory can be written");
+        let init = build("init.c", &["-O1"], &directory)?;
+        // Debug information is most of a test build, and the guest would have to unpack it.
+        let membound = directory.join("membound");
+        let built = Path::new(env!("CARGO_BIN_EXE_membound"));
+        tool(Process::new("strip").arg("-o").args([&membound, built]))?;
+        let mut libraries = libraries_of(&init)?;
+        libraries.extend(libraries_of(&membound)?);
+        Ok(Self {
+            init,
+            membound,
+            libraries,
+        })
+    }
+}
+
 /// The initramfs: init, the command under test, the additional files, all their libraries, and the commands.
-fn initramfs_of(
-    luggage: Luggage<'_>,
-    commands: &[Command],
-    scratch: &Path,
-) -> Result<Vec<u8>, Skip> {
-    let init = build("init.c", &["-O1"], scratch)?;
-
-    // Debug information is most of a test build, and the guest would have to unpack it.
-    let membound = scratch.join("membound");
-    let built = Path::new(env!("CARGO_BIN_EXE_membound"));
-    tool(Process::new("strip").arg("-o").args([&membound, built]))?;
-
-    let mut libraries = libraries_of(&init)?;
-    libraries.extend(libraries_of(&membound)?);
+fn initramfs_of(luggage: Luggage<'_>, commands: &[Command]) -> Result<Vec<u8>, Skip> {
+    let basics = Basics::get()?;
+    let mut libraries = basics.libraries.clone();
     for program in luggage.programs {
         libraries.extend(libraries_of(program)?);
     }
@@ -298,8 +362,8 @@ fn initramfs_of(
         archive.file(inside, &content);
         Ok(())
     };
-    add(Path::new("/init"), &init)?;
-    add(Path::new(MEMBOUND), &membound)?;
+    add(Path::new("/init"), &basics.init)?;
+    add(Path::new(MEMBOUND), &basics.membound)?;
     for library in libraries {
         add(&library, &library)?;
     }
