@@ -12,8 +12,9 @@ use crate::saved_registers::SavedRegisters;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, children, control, exec, filters, handlers, listen, locked, masks, memory_limits,
-    modules, quiesce, requests, sample, scheduler, single_thread, syscall_filter,
+    alternate, areas, children, control, exec, filters, handlers, listen, locked, masks,
+    memory_limits, modules, quiesce, requests, sample, scheduler, sigaltstack, single_thread,
+    syscall_filter,
 };
 
 /// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands behind `pushfq` and
@@ -255,7 +256,7 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
         )),
         number::PRLIMIT64 => frame.made(memory_limits::prlimit(frame)),
         number::MLOCKALL => frame.made(locked::lock_all(frame.rdi)),
-        number::SIGALTSTACK => frame.made(scheduler::sigaltstack::set(frame)),
+        number::SIGALTSTACK => frame.made(sigaltstack::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
         number::EXIT_GROUP => {
@@ -264,6 +265,7 @@ extern "C" fn on_syscall(frame: &mut SavedRegisters) {
         }
         number::EXIT => {
             scheduler::thread_ends();
+            alternate::take_back();
             frame.not_done();
         }
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => {

@@ -18,7 +18,8 @@ use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, call, number};
 use crate::syscall_filter::{ALL, FILTERED_PROCESS, may_apply};
 use crate::{
-    assembly, control, handlers, listen, quiesce, sample_rings, scheduler, threads, timers,
+    alternate, assembly, control, handlers, listen, quiesce, sample_rings, scheduler, threads,
+    timers,
 };
 
 /// Set while a thread is about to put itself behind a filter.
@@ -55,6 +56,7 @@ fn end_agent(event: Event) {
     sample_rings::use_rings(0);
     timers::end();
     handlers::hand_back();
+    alternate::take_back();
     // From now on the thread really blocks the signals that it believed to block.
     core::mem::forget(BlockedForExec::new());
 }

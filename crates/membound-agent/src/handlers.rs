@@ -18,7 +18,7 @@ use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::signal_stubs::{MARKS, ONCE, handler_of};
 use crate::sys::{call, number};
 use crate::timers::{self, Use};
-use crate::{areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
+use crate::{alternate, areas, beliefs, memory, own_signals, quiesce, scheduler, tick, trap};
 
 pub(crate) mod vectors;
 
@@ -79,6 +79,7 @@ static ADOPTED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn adopt() -> u64 {
     let mut adopted = 0;
     ADOPTED.store(true, Ordering::Release);
+    alternate::provide_at_start();
     for signal in 1..=64 {
         let Some(mut found) = disposition(signal, None) else {
             continue;

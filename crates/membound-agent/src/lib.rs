@@ -36,6 +36,7 @@ extern crate std as _;
 
 mod allocation_rings;
 mod allocations;
+mod alternate;
 mod areas;
 mod assembly;
 mod auxiliary;
@@ -72,6 +73,7 @@ mod saved_registers;
 mod scavenger;
 mod scheduler;
 mod settings;
+mod sigaltstack;
 mod signal_frame;
 mod signal_stubs;
 mod single_thread;

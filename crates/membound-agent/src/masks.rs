@@ -13,7 +13,7 @@ use crate::beliefs::{BLOCK, COUNT, believe, believed, change, now};
 use crate::saved_registers::SavedRegisters;
 use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
-use crate::{children, memory, own_signals, quiesce, scheduler, tick, trap};
+use crate::{alternate, children, memory, own_signals, quiesce, scheduler, tick, trap};
 
 const UNBLOCK: u64 = 1;
 const SETMASK: u64 = 2;
@@ -55,6 +55,11 @@ fn call_unchanged(frame: &SavedRegisters) -> isize {
     unsafe { call(number::RT_SIGPROCMASK, [how, set, old, size, 0, 0]) }
 }
 
+/// True if this may be how the C libraries let signals come to a thread that starts.
+fn is_at_start(frame: &SavedRegisters) -> bool {
+    frame.rdi == SETMASK && frame.rsi != 0 && frame.rdx == 0
+}
+
 /// `rt_sigprocmask` as the program calls it. `None`: the program only reads its mask, and gets the
 /// kernel's.
 ///
@@ -63,6 +68,9 @@ fn call_unchanged(frame: &SavedRegisters) -> isize {
 pub(crate) fn procmask(frame: &SavedRegisters) -> Option<isize> {
     if frame.rsi == 0 && COUNT.load(Ordering::Relaxed) == 0 {
         return None;
+    }
+    if is_at_start(frame) && quiesce::is_own_process() {
+        alternate::provide_at_start();
     }
     quiesce::wait_for_change();
     let result = call_unchanged(frame);

@@ -15,7 +15,6 @@
 //! nanoseconds, or ticks of the time stamp counter where a name contains the word.
 
 mod admission;
-mod alternate;
 mod blocked_signals;
 mod cpu_share;
 pub(crate) mod end_scavengers;
@@ -34,7 +33,6 @@ mod pace;
 pub(crate) mod page;
 mod policy;
 mod ring;
-pub(crate) mod sigaltstack;
 mod thread_slot;
 mod timing;
 pub(crate) mod wait;
@@ -49,7 +47,9 @@ use crate::failure::Failure;
 use crate::saved_registers::SavedRegisters;
 use crate::scavenger::table;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch};
-use crate::{assembly, auxiliary, listen, own_signals, own_thread, syscall_filter, trap};
+use crate::{
+    alternate, assembly, auxiliary, listen, own_signals, own_thread, syscall_filter, trap,
+};
 
 use admission::Phase;
 use page::{CONTROL_PAGE, POOL, PROCESS, add_to_counter, has_run_queues};
@@ -108,7 +108,7 @@ fn adopt(thread: u32) -> Result<&'static ThreadSlot, Errno> {
     let slot = take_slot(Use::Free).ok_or(Errno::ENOSPC)?;
     let fs = assembly::thread_pointer();
     let settled = alternate::present()
-        .and_then(|now| slot.alternate.provide(now))
+        .and_then(alternate::provide)
         .and_then(|()| slot.settle(thread, fs));
     if settled.is_err() {
         slot.used.store(Use::Free as u32, Ordering::Release);
@@ -159,7 +159,7 @@ pub(crate) extern "C" fn on_yield(_: &mut SavedRegisters) {
     }
     if is_own {
         // During a handler the kernel may have disabled the thread's alternate stack (`SS_AUTODISARM`).
-        if stack.and_then(|now| slot.alternate.provide(now)).is_err() {
+        if stack.and_then(alternate::provide).is_err() {
             slot.suspend();
             return;
         }
@@ -193,7 +193,7 @@ pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
     };
     slot.interrupt_change();
     slot.on_mask(mask());
-    slot.alternate.outlive(context);
+    alternate::outlive(context);
     if alternate::contains_frame(context) {
         slot.ask_at_once();
     }
@@ -203,10 +203,9 @@ pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
 pub(crate) fn thread_ends() {
     if let Some(slot) = ThreadSlot::own() {
         let _quiet = Quiet::new();
-        // The next thread that gets the slot writes its selector and runs on its alternate stack, while
-        // this thread has yet to make its last system call.
+        // The next thread that gets the slot writes its selector, while this thread has yet to make its last
+        // system call.
         own_thread::keep_calls();
-        slot.alternate.take_back();
         monitor::reclaim(slot, true);
     }
 }

@@ -40,7 +40,6 @@ pub(crate) fn end_scavengers() {
     let _quiet = Quiet::new();
     if let Some(slot) = ThreadSlot::own() {
         slot.locked(|| monitor::empty(slot));
-        slot.alternate.take_back();
     }
     ring::announce_room();
     for _ in 0..MAX_POLLS {

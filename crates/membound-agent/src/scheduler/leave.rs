@@ -12,7 +12,6 @@ use core::sync::atomic::Ordering;
 
 use membound_wire::ControlPage;
 
-use super::alternate;
 use super::handover::{self, PendingRequest};
 use super::leaving::Leaving;
 use super::overdue;
@@ -22,7 +21,7 @@ use super::timing::between;
 use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
 use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
-use crate::{assembly, memory};
+use crate::{alternate, assembly, memory};
 
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;

@@ -12,7 +12,6 @@ use membound_wire::{
     Context as WireContext, EVERY_BIT, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET, RunQueue,
 };
 
-use super::alternate::Alternate;
 use super::cpu_share::JudgedCpuTime;
 use super::leaving::Leaving;
 use super::page::{POOL, control_page, has_run_queues};
@@ -144,7 +143,6 @@ pub(crate) struct ThreadSlot {
     /// processor before has left caches and predictors cold.
     pub(super) to_time: AtomicU32,
     pub(super) waits: Waits,
-    pub(super) alternate: Alternate,
     pub(super) leaving: Leaving,
     /// Written by yields alone.
     recent: Recent,

@@ -321,7 +321,9 @@ fn hook(
     let instruction = &subject.function.instructions[index];
     let number = syscalls::number(subject.function, index, analyst);
     let may_wait = syscalls::may_wait(number, options.hooks);
-    let state = if !may_wait && !syscalls::is_seen(number, options.hooks) {
+    let is_seen = syscalls::is_seen(number, options.hooks)
+        && !syscalls::may_lack_stack(subject.function, index, number, analyst);
+    let state = if !may_wait && !is_seen {
         HookState::NotNeeded
     } else if is_untouchable(subject.function, instruction) {
         HookState::Refused(Refusal::Rseq)

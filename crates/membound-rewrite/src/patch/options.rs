@@ -99,8 +99,7 @@ pub enum Hooks {
     /// The system calls that the agent must see to remain in control of the process, its threads and signals.
     /// The plan also lists system calls to restart if a signal of the agent interrupts them.
     Plant,
-    /// As [`Self::Plant`], for an agent with timers: also the system calls that end a thread or the process,
-    /// or set a signal stack.
+    /// As [`Self::Plant`], for an agent with timers: also the system call that ends the process.
     Timed,
     /// As [`Self::Timed`], and the system calls that may wait: while the agent asks for it, the thread yields
     /// instead ([`membound_wire::Entry::Wait`]).

@@ -9,13 +9,13 @@ use crate::image::Image;
 use crate::{Gpr, RegisterSet};
 
 /// System calls that the agent must always see: `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`,
-/// `fork`, `vfork`, `execve`, `rt_sigtimedwait`, `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`,
+/// `fork`, `vfork`, `execve`, `exit`, `rt_sigtimedwait`, `sigaltstack`, `mlockall`, `prctl`, `newfstatat`, `unshare`, `signalfd4`,
 /// `prlimit64`, `setns`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
-const ALWAYS_INTERCEPTED: [u32; 19] = [
-    10, 13, 14, 56, 57, 58, 59, 128, 151, 157, 262, 272, 289, 302, 308, 317, 322, 329, 435,
+const ALWAYS_INTERCEPTED: [u32; 21] = [
+    10, 13, 14, 56, 57, 58, 59, 60, 128, 131, 151, 157, 262, 272, 289, 302, 308, 317, 322, 329, 435,
 ];
-/// System calls that the agent must see when it has timers: `exit`, `sigaltstack`, `exit_group`.
-const INTERCEPTED_WITH_TIMERS: [u32; 3] = [60, 131, 231];
+/// The system call that the agent must see when it has timers as well: `exit_group`.
+const EXIT_GROUP: u32 = 231;
 /// System calls that fail when a signal handler interrupts them and have had no effect then, so that they can
 /// be restarted: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,
@@ -67,14 +67,30 @@ fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
 /// when the call is made.
 pub(super) fn is_seen(number: Option<u32>, hooks: Hooks) -> bool {
     let timed = matches!(hooks, Hooks::Timed | Hooks::Waiting);
-    number.is_none_or(|number| {
-        ALWAYS_INTERCEPTED.contains(&number) || timed && INTERCEPTED_WITH_TIMERS.contains(&number)
-    })
+    number
+        .is_none_or(|number| ALWAYS_INTERCEPTED.contains(&number) || timed && number == EXIT_GROUP)
 }
 
 /// True if the thread may yield instead of waiting in the system call of this number.
 pub(super) fn may_wait(number: Option<u32>, hooks: Hooks) -> bool {
     hooks == Hooks::Waiting && number.is_some_and(|number| MAY_WAIT.contains(&number))
+}
+
+/// True if the thread may have unmapped its stack before it makes the system call of this number at `index`,
+/// so that a trampoline has nowhere to save registers: musl's detached threads end so.
+pub(super) fn may_lack_stack(
+    function: &Function,
+    index: usize,
+    number: Option<u32>,
+    analyst: &mut Analyst,
+) -> bool {
+    const EXIT: u32 = 60;
+    const MUNMAP: u32 = 11;
+    number == Some(EXIT)
+        && (0..index).any(|earlier| {
+            function.instructions[earlier].mnemonic() == Mnemonic::Syscall
+                && self::number(function, earlier, analyst) == Some(MUNMAP)
+        })
 }
 
 /// True if the system call can be restarted after a handler has interrupted it.
@@ -215,5 +231,24 @@ mod tests {
             ],
             None,
         );
+    }
+
+    #[test]
+    fn a_thread_that_has_unmapped_its_stack_ends_without_a_trampoline() {
+        let check = |first: u8, number: u32, expected: bool| {
+            // mov eax,first; syscall; xor edi,edi; mov eax,60; syscall
+            let code = [
+                0xb8, first, 0, 0, 0, 0x0f, 0x05, 0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05,
+            ];
+            let function = Function::from_code(&code, 0x1000);
+            let last = function.instructions.len() - 1;
+            assert_eq!(
+                may_lack_stack(&function, last, Some(number), &mut Analyst::new()),
+                expected
+            );
+        };
+        check(11, 60, true);
+        check(28, 60, false);
+        check(11, 13, false);
     }
 }

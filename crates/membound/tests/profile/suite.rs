@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::machine_profile::measured;
 
-static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
+pub(crate) static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
     Fixtures::new(
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/profile/fixtures"),
         concat!(env!("CARGO_TARGET_TMPDIR"), "/profile"),

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use membound_testkit::skipped;
+use membound_testkit::{Compiler, skipped};
 
-use crate::suite::{alone, fixture, membound, profile_on, text, unmeasured};
+use crate::suite::{FIXTURES, alone, fixture, membound, profile_on, text, unmeasured};
 
 fn mishaps() -> Option<PathBuf> {
-    fixture("mishaps.c", "-O2")
+    fixture("mishaps.c", "-O2 -pthread")
 }
 
 /// Runs `mode` alone and with each sampler: output and end must be the same.
@@ -24,8 +24,14 @@ fn check(mode: &str, samples: u64) {
 #[track_caller]
 fn check_with(samplers: &[&str], mode: &str, samples: u64) {
     let Some(program) = mishaps() else { return };
+    compare(&program, samplers, mode, samples);
+}
+
+/// The same with another program.
+#[track_caller]
+fn compare(program: &Path, samplers: &[&str], mode: &str, samples: u64) {
     let _alone = alone();
-    let plain = Command::new(&program)
+    let plain = Command::new(program)
         .arg(mode)
         .output()
         .expect("it starts");
@@ -33,7 +39,7 @@ fn check_with(samplers: &[&str], mode: &str, samples: u64) {
         let run = profile_on(
             unmeasured(),
             &["--quiet", "--sampler", sampler],
-            &program,
+            program,
             [mode],
         );
         let context = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
@@ -95,6 +101,29 @@ fn a_program_gets_the_memory_that_its_limits_permit() {
 #[test]
 fn a_program_that_may_queue_no_signals_is_not_killed_by_ours() {
     check_with(&["auto"], "unqueued", 50);
+}
+
+#[test]
+fn a_coroutine_on_a_page_of_stack_has_room_for_our_signals() {
+    check("coroutine", 60);
+}
+
+#[test]
+fn threads_that_nearly_fill_small_stacks_have_room_for_our_signals() {
+    check("threads", 100);
+}
+
+#[test]
+fn detached_threads_of_musl_end_without_a_stack() {
+    let built = FIXTURES.build(Compiler::Musl, "detached.c", "-O2");
+    let Some(program) = built else { return };
+    compare(&program, &["auto"], "", 50);
+    compare(&program, &["agent"], "", 0);
+}
+
+#[test]
+fn a_program_sees_the_alternate_stacks_that_it_has_set() {
+    check("stacks", 60);
 }
 
 #[test]
