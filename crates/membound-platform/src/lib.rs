@@ -28,6 +28,7 @@ pub mod numa;
 pub mod pages;
 pub mod prefetcher;
 mod root;
+pub mod sockets;
 pub mod stat;
 #[cfg(test)]
 mod testing;

@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use membound_launch::{Access, AllocationEvent, Processors, Remote};
+use membound_platform::sockets::accepts_connections;
+use membound_platform::threads::{self, Scheduled};
 use membound_platform::{Root, cpu_time};
 use membound_rewrite::stall::Effective;
 use membound_run::{Meta, ProcessId, ThreadId, TimerKind};
@@ -84,6 +86,8 @@ const WRITE_EVERY_NS: u64 = 500_000_000;
 const PLANNED_WRITE_EVERY_NS: u64 = 150_000_000;
 /// Interval at which processes and threads are polled.
 const TIDY_EVERY_NS: u64 = 100_000_000;
+/// Interval at which it is looked whether a program serves requests, until one does.
+const SOCKETS_INTERVAL_NS: u64 = 500_000_000;
 /// Processes whose threads are read in one such poll.
 const LOOKED_AT: usize = 64;
 /// Threads of one process that were both sampled within this time count as running concurrently.
@@ -168,6 +172,8 @@ pub(crate) struct Driver {
     written_ns: u64,
     tidied_ns: u64,
     look_from: usize,
+    /// When it was looked last whether a program serves requests.
+    sockets_read_ns: u64,
     /// Samples in the file.
     pub(crate) samples: u64,
     /// Longest interval, in bytes, at which small blocks were sampled; 0: none were.
@@ -276,6 +282,7 @@ impl Driver {
             written_ns: 0,
             tidied_ns: 0,
             look_from: 0,
+            sockets_read_ns: 0,
             samples: 0,
             sampled_interval_bytes: 0,
             accesses: 0,
@@ -440,6 +447,13 @@ impl Driver {
         let mut world = crate::lock(&self.world);
         world.tidy(now_ns);
         let alive = world.alive();
+        if now_ns >= self.sockets_read_ns + SOCKETS_INTERVAL_NS && !self.windows.is_limited() {
+            self.sockets_read_ns = now_ns;
+            if alive.iter().take(LOOKED_AT).any(|(pid, _)| serves(*pid)) {
+                let pids = alive.iter().map(|(pid, _)| *pid);
+                self.windows.limit(self.cpu_time.of(pids));
+            }
+        }
         if alive.is_empty() {
             // An attached program has ended, and no sampler reports it.
             self.over |= world.images() > 0;
@@ -451,6 +465,23 @@ impl Driver {
         }
         self.look_from = (self.look_from + LOOKED_AT) % alive.len();
     }
+}
+
+/// True if a process serves requests: it accepts connections, and its threads wait often. Programs that
+/// only compute accept connections too (MPI does), but seldom wait.
+fn serves(pid: u32) -> bool {
+    const MIN_SWITCHES_A_SECOND: u64 = 500;
+    let root = Root::system();
+    if !accepts_connections(&root, pid) {
+        return false;
+    }
+    let (mut switches, mut cpu_ns) = (0, 0);
+    for thread in threads::ids(&root, pid).into_iter().take(LOOKED_AT) {
+        let scheduled = Scheduled::of(pid, thread).unwrap_or_default();
+        switches += scheduled.switches;
+        cpu_ns += scheduled.cpu_ns;
+    }
+    switches.saturating_mul(1_000_000_000) >= cpu_ns.saturating_mul(MIN_SWITCHES_A_SECOND)
 }
 
 /// Time until which events can be processed at `now_ns`, if perf has reported until `told_until_ns`.

@@ -38,6 +38,10 @@ const MAX_TAKEN_NS: u64 = 10_000_000;
 /// While programs exchange their patches, they are polled again after this fraction of the time that has
 /// passed since the exchange began: if a file has to be planned, that takes seconds.
 const OPENING_POLL_FRACTION: u64 = 8;
+/// Share of the CPU time of programs that serve requests for which patches may stand in their text …
+const SERVED_SHARE: f64 = 0.005;
+/// … and nanoseconds of it before any was used: less shows nothing of a server that runs for seconds.
+const SERVED_ADVANCE_NS: f64 = 60e6;
 /// Assumed cost of sites of unknown rates, as a share of CPU time.
 const UNKNOWN_COST: f64 = 1.0;
 
@@ -46,6 +50,32 @@ const UNKNOWN_COST: f64 = 1.0;
 pub(crate) struct Wants {
     pub(crate) blocks: Wanted,
     pub(crate) bursts: Wanted,
+}
+
+/// How long patches have stood in the text of programs that serve requests, in CPU time of all programs.
+#[derive(Debug)]
+struct Limited {
+    begun_cpu_ns: u64,
+    stood_cpu_ns: u64,
+    /// While they stand: since when.
+    since_cpu_ns: Option<u64>,
+    /// Whether the last window was a burst.
+    has_recorded: bool,
+}
+
+impl Limited {
+    /// The patches are out of the text.
+    fn clear(&mut self, cpu_ns: u64) {
+        if let Some(since) = self.since_cpu_ns.take() {
+            self.stood_cpu_ns += cpu_ns.saturating_sub(since);
+        }
+    }
+
+    /// Whether a window of the usual length may be opened.
+    fn permits(&self, cpu_ns: u64) -> bool {
+        let served_ns = cpu_ns.saturating_sub(self.begun_cpu_ns) as f64;
+        self.stood_cpu_ns as f64 <= SERVED_ADVANCE_NS + SERVED_SHARE * served_ns
+    }
 }
 
 /// Opens and closes windows.
@@ -64,6 +94,8 @@ pub(crate) struct Windows {
     clearing: Option<u64>,
     /// The last time without patches in any text: its start and its end.
     clear_ns: (u64, u64),
+    /// See [`Self::limit`].
+    limited: Option<Limited>,
     /// Time that programs get for the next exchange.
     patience_ns: u64,
     /// CPU time that programs took during the last three exchanges.
@@ -96,6 +128,7 @@ impl Windows {
             burst_since_ns: None,
             clearing: None,
             clear_ns: (0, u64::MAX),
+            limited: None,
             patience_ns: FIRST_EXCHANGE_TIMEOUT_NS,
             exchanges_ns: [0; 3],
             failures: 0,
@@ -106,6 +139,22 @@ impl Windows {
             blurred: 0,
             given_up: 0,
         }
+    }
+
+    /// From now on, patches stand in the text for a small share of the programs' CPU time: the programs serve
+    /// requests, and only one in a hundred may take longer without a longer 99th percentile.
+    pub(crate) fn limit(&mut self, cpu_ns: u64) {
+        self.limited = Some(Limited {
+            begun_cpu_ns: cpu_ns,
+            stood_cpu_ns: 0,
+            since_cpu_ns: None,
+            has_recorded: false,
+        });
+    }
+
+    /// True after [`Self::limit`].
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.limited.is_some()
     }
 
     /// Adds the time of a sample that waited for `site`.
@@ -212,6 +261,9 @@ impl Windows {
         if self.clearing.is_some_and(|it| patcher.settled(it)) {
             self.clearing = None;
             self.clear_ns = (now.t_ns, u64::MAX);
+            if let Some(limited) = &mut self.limited {
+                limited.clear(now.cpu_ns);
+            }
         }
         let is_clear = !self.is_open() && self.clearing.is_none();
         if self.progress.is_stuck(now, is_clear) && self.is_open() {
@@ -316,6 +368,9 @@ impl Windows {
     /// Notes that patches are about to be put into the text.
     fn stand(&mut self, now: Now) {
         self.clearing = None;
+        if let Some(limited) = &mut self.limited {
+            limited.since_cpu_ns = Some(now.cpu_ns);
+        }
         self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
     }
 
@@ -388,6 +443,25 @@ mod tests {
         fn now_ns(&self) -> u64 {
             0
         }
+    }
+
+    #[test]
+    fn patches_stand_for_a_small_share_of_the_time_of_servers() {
+        let mut limited = Limited {
+            begun_cpu_ns: 1_000_000_000,
+            stood_cpu_ns: 0,
+            since_cpu_ns: None,
+            has_recorded: false,
+        };
+        assert!(limited.permits(1_000_000_000));
+        limited.since_cpu_ns = Some(1_000_000_000);
+        limited.clear(1_100_000_000);
+        assert!(!limited.permits(1_100_000_000));
+        // 40 ms too much are 0.5 % of 8 s.
+        assert!(!limited.permits(8_900_000_000));
+        assert!(limited.permits(9_100_000_000));
+        limited.clear(9_200_000_000);
+        assert_eq!(limited.stood_cpu_ns, 100_000_000, "none stood since");
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl Driver {
         let reason = "hot accesses could be patched in no program: their file has lost its name, \
                       or is not patched at all";
         self.gaps.count("latencies", reason, None, given_up);
+        if self.windows.is_limited() {
+            let reason = "the program serves requests: patches stood in its text for 60 ms and \
+                          0.5 % of its CPU time at most, so that few requests took longer";
+            self.gaps.note("latencies", reason, None);
+        }
     }
 
     /// Reports CPU time that the kernel counted but no sample accounts for.

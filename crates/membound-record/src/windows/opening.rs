@@ -11,6 +11,8 @@ use crate::patcher::Patcher;
 
 /// Shortest window that is opened, in nanoseconds of CPU time.
 const MIN_WINDOW_NS: u64 = 4_000_000;
+/// Longest window in programs that serve requests.
+const LIMITED_NS: u64 = 8_000_000;
 /// Length of a burst, in which every access is recorded.
 const BURST_NS: u64 = 5_000_000;
 /// CPU time of the programs before the first burst. Shorter programs have the other windows only.
@@ -34,8 +36,25 @@ impl Windows {
         let closed = Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         };
+        if self
+            .limited
+            .as_ref()
+            .is_some_and(|limited| !limited.permits(now.cpu_ns))
+        {
+            return closed;
+        }
         let left_ns = self.budget.left_ns(now.cpu_ns);
-        let chosen = match self.burst(now, hot) {
+        // Bursts are always due where windows are rare: every second window is for latencies.
+        let has_recorded = self
+            .limited
+            .as_mut()
+            .is_some_and(|limited| std::mem::take(&mut limited.has_recorded));
+        let burst = if has_recorded {
+            None
+        } else {
+            self.burst(now, hot)
+        };
+        let chosen = match burst {
             // Wait: shorter windows now would keep the budget from ever sufficing for the burst.
             Some(_) if !self.affords_burst(left_ns) => None,
             Some(groups) => {
@@ -49,7 +68,9 @@ impl Windows {
         };
         // Patches are executed before all programs are known to have them. Exchanges that include planning
         // take longer, so the shortest of the last three counts.
-        let stands_ns = USUAL_NS.max(self.exchanges_ns.into_iter().min().unwrap_or(0));
+        let stands_ns = self
+            .usual_ns()
+            .max(self.exchanges_ns.into_iter().min().unwrap_or(0));
         let mut parts = Vec::new();
         for index in groups {
             let group = &mut self.groups.all[index];
@@ -69,6 +90,9 @@ impl Windows {
         }
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
+            if let Some(limited) = &mut self.limited {
+                limited.has_recorded = true;
+            }
         }
         self.stand(now);
         let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
@@ -81,6 +105,14 @@ impl Windows {
                 since_cpu_ns: now.cpu_ns,
                 length_ns,
             },
+        }
+    }
+
+    /// Usual length of a window in which executions are timed, in nanoseconds of CPU time.
+    fn usual_ns(&self) -> u64 {
+        match self.limited {
+            Some(_) => LIMITED_NS,
+            None => USUAL_NS,
         }
     }
 
@@ -177,6 +209,7 @@ impl Windows {
             Work::Count | Work::Blocks => COUNT_NS,
             Work::Time | Work::Record => USUAL_NS,
         };
+        let usual = usual.min(self.usual_ns());
         let length_ns = (left_ns / (cost + unknown).max(1e-9)).min(usual as f64) as u64;
         (length_ns >= MIN_WINDOW_NS).then_some((work, chosen, length_ns))
     }

@@ -31,10 +31,7 @@ fn check_with(samplers: &[&str], mode: &str, samples: u64) {
 #[track_caller]
 fn compare(program: &Path, samplers: &[&str], mode: &str, samples: u64) {
     let _alone = alone();
-    let plain = Command::new(program)
-        .arg(mode)
-        .output()
-        .expect("it starts");
+    let plain = Command::new(program).arg(mode).output().expect("it starts");
     for sampler in samplers {
         let run = profile_on(
             unmeasured(),
