@@ -1,7 +1,8 @@
 //! A linear pass over the instructions of a function, for what they show about other functions.
 //!
-//! The pass decodes bytes in order, so it may read data among the code as instructions. It then finds too
-//! much rather than too little.
+//! The pass decodes bytes in order, so it may read data among the code as instructions, and miss instructions
+//! behind the data. Those are read from the jumps that lead to them, so it finds too much rather than too
+//! little.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
@@ -33,37 +34,109 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> LinearScan 
         found.exits.may_return = true;
         return found;
     };
-    let start = function.range.start;
-    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-    let mut instruction = Instruction::default();
-    let mut last = Flow::Next;
-    while decoder.can_decode() {
-        let at = decoder.position();
-        // Padding is not the end of a function.
-        if !matches!(last, Flow::Next) && leading_padding(&bytes[at..]) == bytes.len() - at {
-            break;
+    let mut pass = Pass {
+        image,
+        function,
+        bytes,
+        begins: vec![false; bytes.len()],
+        targets: Vec::new(),
+        found,
+    };
+    let last = pass.in_order();
+    if matches!(last, Flow::Next | Flow::SystemCall | Flow::Branch(_)) {
+        pass.found.exits.may_return = true;
+    }
+    pass.behind_data();
+    let mut found = pass.found;
+    found.slots.sort_unstable();
+    found.slots.dedup();
+    found
+}
+
+/// The pass over one function.
+struct Pass<'a> {
+    image: &'a Image<'a>,
+    function: &'a FunctionBounds,
+    bytes: &'a [u8],
+    /// For each byte: whether an instruction was read that begins there.
+    begins: Vec<bool>,
+    /// Offsets inside the function that its jumps lead to.
+    targets: Vec<usize>,
+    found: LinearScan,
+}
+
+impl<'a> Pass<'a> {
+    fn decoder(&self, at: usize) -> Decoder<'a> {
+        let start = self.function.range.start + at as u64;
+        Decoder::with_ip(64, &self.bytes[at..], start, DecoderOptions::NONE)
+    }
+
+    /// Reads the function from its start to its end and returns how its last instruction passes control on.
+    fn in_order(&mut self) -> Flow {
+        let mut decoder = self.decoder(0);
+        let mut last = Flow::Next;
+        while decoder.can_decode() {
+            let at = decoder.position();
+            // Padding is not the end of a function.
+            let rest = self.bytes.len() - at;
+            if !matches!(last, Flow::Next) && leading_padding(&self.bytes[at..]) == rest {
+                break;
+            }
+            last = self.read(&mut decoder, at);
         }
-        decoder.decode_out(&mut instruction);
+        last
+    }
+
+    /// Reads from the targets of jumps at which no instruction was read: data ahead of them put the pass out
+    /// of step.
+    fn behind_data(&mut self) {
+        let last_call = self.found.exits.last_call;
+        while let Some(target) = self.targets.pop() {
+            let mut decoder = self.decoder(target);
+            loop {
+                let at = target + decoder.position();
+                if at >= self.bytes.len() || self.begins[at] {
+                    break;
+                }
+                let flow = self.read(&mut decoder, at);
+                if matches!(
+                    flow,
+                    Flow::Jump(_) | Flow::Indirect | Flow::Return | Flow::Stops
+                ) {
+                    break;
+                }
+            }
+        }
+        self.found.exits.last_call = last_call;
+    }
+
+    /// Reads one instruction, at this offset, and notes what it shows.
+    fn read(&mut self, decoder: &mut Decoder<'_>, at: usize) -> Flow {
+        self.begins[at] = true;
+        let instruction = decoder.decode();
+        let found = &mut self.found;
         if instruction.is_invalid() {
             found.exits.may_return = true;
-            last = Flow::Stops;
-            continue;
+            return Flow::Stops;
         }
-        last = flow(&instruction);
+        let flow = flow(&instruction);
         found.exits.last_call = None;
-        match last {
-            Flow::Next => found.take_address(image, function, &instruction),
+        match flow {
+            Flow::Next => found.take_address(self.image, self.function, &instruction),
             Flow::SystemCall | Flow::Stops => {}
             Flow::Return => found.exits.may_return = true,
             Flow::Jump(target) | Flow::Branch(target) => {
-                if !function.range.contains(&target) {
+                if self.function.range.contains(&target) {
+                    self.targets
+                        .push((target - self.function.range.start) as usize);
+                } else {
                     found.exits.jumps.push(target);
-                    found.leads(image, target);
+                    found.leads(self.image, target);
                 }
             }
             Flow::Call(Some(target)) => {
                 found.exits.last_call = Some(Callee::Direct(target));
-                found.leads(image, target);
+                found.leads(self.image, target);
             }
             Flow::Call(None) => {
                 // Through a register, or through a slot with unknown contents.
@@ -79,13 +152,8 @@ pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> LinearScan 
                 found.jumps_indirectly |= !instruction.is_ip_rel_memory_operand();
             }
         }
+        flow
     }
-    if matches!(last, Flow::Next | Flow::SystemCall | Flow::Branch(_)) {
-        found.exits.may_return = true;
-    }
-    found.slots.sort_unstable();
-    found.slots.dedup();
-    found
 }
 
 impl LinearScan {

@@ -259,6 +259,15 @@ fn functions_that_never_return_are_found_by_name_and_code() {
 }
 
 #[test]
+fn a_return_behind_data_among_the_code_is_found() {
+    with_fixture(&["gcc", "-O1"], "data_in_code.c", |image, program| {
+        let knowledge = ImageFacts::gather(image, Tables::Resolve);
+        assert!(!knowledge.never_returns(symbol(program, "behind_data")));
+        assert!(knowledge.never_returns(symbol(program, "main")));
+    });
+}
+
+#[test]
 fn calls_have_the_landing_pads_of_the_exception_table() {
     with_fixture(&["g++", "-O1"], "exceptions.cpp", |image, _| {
         let knowledge = ImageFacts::gather(image, Tables::Resolve);
