@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use membound_platform::cpu_time;
@@ -45,7 +45,7 @@ const MAX_UNDONE: u32 = 2;
 /// Plans that are being made or wait for their begin.
 static UNFINISHED: Unfinished = Unfinished {
     state: Mutex::new(State {
-        texts_mib: Vec::new(),
+        files: Vec::new(),
         programs_ended: false,
     }),
     changed: Condvar::new(),
@@ -78,10 +78,23 @@ struct Unfinished {
 }
 
 struct State {
-    /// Mebibytes of text of the files whose plans are being made or wait.
-    texts_mib: Vec<u32>,
+    /// Files whose plans are being made or wait.
+    files: Vec<Arc<UnfinishedFile>>,
     /// Nothing delays planning any more.
     programs_ended: bool,
+}
+
+#[derive(Debug)]
+struct UnfinishedFile {
+    text_mib: u32,
+    has_begun: AtomicBool,
+}
+
+impl UnfinishedFile {
+    /// Whether planning it takes longer than there is time.
+    fn outlasts(&self, limit: Duration) -> bool {
+        Duration::from_millis(PLANNING_MS) * self.text_mib > limit * MAX_UNDONE
+    }
 }
 
 impl Unfinished {
@@ -99,52 +112,54 @@ impl Unfinished {
 }
 
 /// A plan that is being made in the background.
-pub(crate) struct Planning {
-    text_mib: u32,
-}
+pub(crate) struct Planning(Arc<UnfinishedFile>);
 
 impl Planning {
     /// For a file with this much text.
     pub(crate) fn of(text_bytes: u64) -> Self {
-        let text_mib = u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX);
-        UNFINISHED.state().texts_mib.push(text_mib);
-        Self { text_mib }
+        let file = Arc::new(UnfinishedFile {
+            text_mib: u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX),
+            has_begun: AtomicBool::new(false),
+        });
+        UNFINISHED.state().files.push(Arc::clone(&file));
+        Self(file)
     }
 
     /// Waits until the planning may begin.
     pub(crate) fn wait(&self, begin: Begin) {
         let is_short = || SHORT.load(Ordering::Relaxed);
-        wait_by(self.text_mib, begin, is_short, |time| {
+        wait_by(self.0.text_mib, begin, is_short, |time| {
             UNFINISHED.sleep(time)
         });
+        self.0.has_begun.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Planning {
     fn drop(&mut self) {
-        let mut state = UNFINISHED.state();
-        let unfinished = &mut state.texts_mib;
-        if let Some(at) = unfinished.iter().position(|it| *it == self.text_mib) {
-            unfinished.swap_remove(at);
-        }
+        let is_other = |file: &Arc<UnfinishedFile>| !Arc::ptr_eq(file, &self.0);
+        UNFINISHED.state().files.retain(is_other);
         UNFINISHED.changed.notify_all();
     }
 }
 
 /// To be called when all programs of this process have ended: waits at most `limit` until plans are finished
 /// and on disk, so that the next run of the same programs has them from its start. Files that would take longer
-/// are not waited for.
+/// are not waited for, nor those that wait for such a file.
 pub fn finish_plans(limit: Duration) {
     let mut state = UNFINISHED.state();
     state.programs_ended = true;
-    UNFINISHED.changed.notify_all();
-    let wait = UNFINISHED
-        .changed
-        .wait_timeout_while(state, limit, |state| {
-            let mut texts_mib = state.texts_mib.iter();
-            texts_mib.any(|mib| Duration::from_millis(PLANNING_MS) * *mib <= limit * MAX_UNDONE)
-        });
-    let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+    let is_large_in_progress =
+        |file: &Arc<UnfinishedFile>| file.has_begun.load(Ordering::Relaxed) && file.outlasts(limit);
+    if !state.files.iter().any(is_large_in_progress) {
+        UNFINISHED.changed.notify_all();
+        let wait = UNFINISHED
+            .changed
+            .wait_timeout_while(state, limit, |state| {
+                state.files.iter().any(|file| !file.outlasts(limit))
+            });
+        state = wait.unwrap_or_else(PoisonError::into_inner).0;
+    }
     state.programs_ended = false;
 }
 
@@ -338,6 +353,10 @@ mod tests {
         finish_plans(Duration::from_secs(3600));
         assert!(IS_FINISHED.load(Ordering::Acquire));
         planner.join().expect("it only sleeps");
+        // Nor is a small one behind it: this ends long before an hour is over.
+        large.wait(Begin::AtOnce);
+        let _small = Planning::of(1 << 20);
+        finish_plans(Duration::from_secs(3600));
         drop(large);
     }
 

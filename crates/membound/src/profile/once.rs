@@ -68,7 +68,7 @@ pub(crate) enum Recorded {
 /// Finishes plans that the program did not live to use, so that its next run has them. That takes at most a
 /// small part of what the recording, since `begun`, took.
 pub(super) fn finish_plans(begun: Instant) {
-    const LONGEST_OF_SHORT: Duration = Duration::from_millis(500);
+    const LONGEST_OF_SHORT: Duration = Duration::from_millis(250);
     const PART: u32 = 20;
     membound_launch::finish_plans(LONGEST_OF_SHORT.max(begun.elapsed() / PART));
 }
