@@ -18,6 +18,7 @@ mod cache;
 mod channel;
 mod choice;
 mod codec;
+mod collecting;
 mod conversation;
 mod elf;
 mod exchange;

@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, NotInstalled};
 use crate::choice::{Choice, Paced};
+use crate::collecting::Pacing;
 use crate::conversation::Conversation;
 use crate::following::Following;
 use crate::harvest::Harvesting;
@@ -93,6 +94,8 @@ pub(crate) struct Server {
     pub(crate) draw: Draw,
     /// The trial that is requested, or was made.
     pub(crate) trials: Trials,
+    /// How often what programs report is collected.
+    pub(crate) pacing: Arc<Pacing>,
     /// True if statically linked programs load the agent by themselves.
     pub(crate) loads_itself: bool,
 }
@@ -131,6 +134,7 @@ impl Server {
             harvesting: None,
             draw: Draw::default(),
             trials: Trials::default(),
+            pacing: Arc::default(),
             loads_itself: false,
         }
     }

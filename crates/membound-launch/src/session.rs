@@ -8,8 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use crate::allocators::Allocators;
 use crate::cache::Cache;
 use crate::channel::Listener;
 use crate::choice::{Choice, Pace};
+use crate::collecting::Collector;
 use crate::exchange::Executed;
 use crate::following::Following;
 use crate::harvest::{Harvest, Harvested, Harvesting};
@@ -122,39 +122,6 @@ pub struct Session {
     thread: JoinHandle<()>,
     /// Deleted with the session.
     _directory: TempDir,
-}
-
-/// A thread that works until it is told to end.
-#[derive(Debug)]
-struct Collector {
-    /// Ends the thread when it is dropped.
-    stop: mpsc::Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Collector {
-    /// Runs `collect` in a thread. `collect` gets a function that waits for a while and returns true if the
-    /// thread is to end.
-    fn start(
-        server: &Arc<Server>,
-        collect: impl FnOnce(&Server, &dyn Fn(Duration) -> bool) + Send + 'static,
-    ) -> Self {
-        let server = Arc::clone(server);
-        let (stop, stopped) = mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            slice::shorten();
-            collect(&server, &|wait| {
-                stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout)
-            });
-        });
-        Self { stop, thread }
-    }
-
-    /// Lets the thread collect what is there, and waits until it has ended.
-    fn end(self) {
-        drop(self.stop);
-        let _ = self.thread.join();
-    }
 }
 
 /// How the agent gets into the programs of a session.
@@ -276,18 +243,20 @@ impl Session {
         if presence == Agent::Inside && path == Path::new(SHELL) {
             obstacle = program::examine(&path);
         }
-        let mut collectors = vec![Collector::start(&server, |server, stopped| {
-            server.collect(stopped);
-        })];
+        let collector = |collect: fn(&Server, &dyn Fn(Duration) -> bool)| {
+            let of = Arc::clone(&server);
+            Collector::start(&server.pacing, move |stopped| collect(&of, stopped))
+        };
+        let mut collectors = vec![collector(|server, stopped| server.collect(stopped))];
         if server.following.is_some() {
-            collectors.push(Collector::start(&server, |server, stopped| {
+            collectors.push(collector(|server, stopped| {
                 if let Some(following) = &server.following {
                     following.run(stopped);
                 }
             }));
         }
         if server.ticks.is_some() {
-            collectors.push(Collector::start(&server, |server, stopped| {
+            collectors.push(collector(|server, stopped| {
                 if let Some(ticks) = &server.ticks {
                     ticks.run(stopped);
                 }
@@ -383,6 +352,12 @@ impl Remote {
     /// Yields of a harvest, and modules of scavengers, stay as they are.
     pub fn exchange(&self, choices: Vec<Choice>) -> u64 {
         self.0.exchange(choices)
+    }
+
+    /// Sets whether what programs report is collected rarely, because they serve requests and nothing is
+    /// patched: accesses and allocations then arrive some 0.1 s late.
+    pub fn set_calm(&self, calm: bool) {
+        self.0.pacing.set_calm(calm);
     }
 
     /// True if any program of a live session takes part in exchanges: one whose start is complete, and

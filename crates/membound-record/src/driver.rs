@@ -10,6 +10,7 @@ mod ending;
 mod examining;
 mod patching;
 mod pending;
+mod serving;
 mod settle;
 mod suspect;
 mod unexamined;
@@ -21,8 +22,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use membound_launch::{Access, AllocationEvent, Processors, Remote};
-use membound_platform::sockets::accepts_connections;
-use membound_platform::threads::{self, Scheduled};
 use membound_platform::{Root, cpu_time};
 use membound_rewrite::stall::Effective;
 use membound_run::{Meta, ProcessId, ThreadId, TimerKind};
@@ -48,7 +47,7 @@ use crate::others::Others;
 use crate::pages::Pages;
 use crate::residency::Residencies;
 use crate::rows::Rows;
-use crate::sampler::{Batch, Sampling};
+use crate::sampler::{Batch, CALM_INTERVAL, Sampling};
 use crate::sampling::ResolvedSample;
 use crate::sites::Sites;
 use crate::traffic::TrafficCounters;
@@ -59,10 +58,13 @@ use crate::world::World;
 use crate::{Blocks, Bursts, Options, Watch};
 use allocation_cost::AllocationCost;
 use pending::Pending;
+use serving::{Occupation, Serving};
 use unexamined::Unexamined;
 
 /// How long an event is held back for earlier events that arrive later.
 const DELAY_NS: u64 = 50_000_000;
+/// The same while programs serve requests, and what they report is collected rarely.
+const CALM_DELAY_NS: u64 = 200_000_000;
 /// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
 /// belongs to, and a sampler that gets no processor reports late.
 const MAX_DELAY_NS: u64 = 2_000_000_000;
@@ -70,8 +72,6 @@ const MAX_DELAY_NS: u64 = 2_000_000_000;
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Longest time between two iterations of the driver's loop.
 const ITERATION_INTERVAL: Duration = Duration::from_millis(8);
-/// The same while programs are only sampled, not patched.
-const CALM_ITERATION_INTERVAL: Duration = Duration::from_millis(40);
 /// Shortest time between two iterations, while a window is open or opening: the window must close in time.
 const MIN_ITERATION_INTERVAL: Duration = Duration::from_millis(1);
 /// The same while the program makes a trial: each iteration takes a processor, which perturbs the trial.
@@ -86,8 +86,6 @@ const WRITE_EVERY_NS: u64 = 500_000_000;
 const PLANNED_WRITE_EVERY_NS: u64 = 150_000_000;
 /// Interval at which processes and threads are polled.
 const TIDY_EVERY_NS: u64 = 100_000_000;
-/// Interval at which it is looked whether a program serves requests, until one does.
-const SOCKETS_INTERVAL_NS: u64 = 500_000_000;
 /// Processes whose threads are read in one such poll.
 const LOOKED_AT: usize = 64;
 /// Threads of one process that were both sampled within this time count as running concurrently.
@@ -172,8 +170,9 @@ pub(crate) struct Driver {
     written_ns: u64,
     tidied_ns: u64,
     look_from: usize,
-    /// When it was looked last whether a program serves requests.
-    sockets_read_ns: u64,
+    serving: Serving,
+    /// Since when nothing has been patched in programs that serve requests.
+    calm_since_ns: Option<u64>,
     /// Samples in the file.
     pub(crate) samples: u64,
     /// Longest interval, in bytes, at which small blocks were sampled; 0: none were.
@@ -282,7 +281,8 @@ impl Driver {
             written_ns: 0,
             tidied_ns: 0,
             look_from: 0,
-            sockets_read_ns: 0,
+            serving: Serving::default(),
+            calm_since_ns: None,
             samples: 0,
             sampled_interval_bytes: 0,
             accesses: 0,
@@ -330,6 +330,14 @@ impl Driver {
             .clamp(MIN_ITERATION_INTERVAL, ITERATION_INTERVAL)
     }
 
+    /// True if an iteration for each of perf's batches is enough.
+    fn is_calm(&self) -> bool {
+        let is_clear = self.windows.is_limited() && self.windows.is_clear();
+        self.sampling.is_some()
+            && self.options.harvest.is_none()
+            && (self.remote.is_none() || is_clear)
+    }
+
     /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
     fn wait(&mut self) {
         let interval = if self.trials.is_trying() {
@@ -338,8 +346,8 @@ impl Driver {
             MIN_ITERATION_INTERVAL
         } else if self.windows.is_open() {
             self.window_interval()
-        } else if self.remote.is_none() {
-            CALM_ITERATION_INTERVAL
+        } else if self.is_calm() {
+            CALM_INTERVAL
         } else {
             ITERATION_INTERVAL
         };
@@ -375,6 +383,7 @@ impl Driver {
         if self.elapsed_ns.is_none() {
             self.step_windows(now_ns);
         }
+        self.calm_down(now_ns);
         let reports = self.inbox.take();
         self.accept_reports(reports, now_ns);
         let most = if self.windows.is_open() {
@@ -386,7 +395,11 @@ impl Driver {
             self.update_interference(now_ns);
         }
         self.examine(now_ns);
-        let horizon_ns = horizon_ns(now_ns, self.sampled_until_ns);
+        let delay_ns = match self.windows.is_limited() {
+            true => CALM_DELAY_NS,
+            false => DELAY_NS,
+        };
+        let horizon_ns = horizon_ns(now_ns, delay_ns, self.sampled_until_ns);
         // A sample is matched with the blocks of its own time: events do not overtake unexamined samples.
         let first_ns = self.unexamined.first_ns().unwrap_or(u64::MAX);
         self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
@@ -409,6 +422,23 @@ impl Driver {
         if now_ns >= self.written_ns + self.write_every_ns() && !self.is_complete {
             self.written_ns = now_ns;
             self.write(now_ns);
+        }
+    }
+
+    /// Looks rarely while nothing is patched in programs that serve requests.
+    fn calm_down(&mut self, now_ns: u64) {
+        let Some(remote) = &self.remote else { return };
+        let has_peace = self.windows.is_limited() && self.windows.is_clear();
+        match self.calm_since_ns {
+            None if has_peace => {
+                self.calm_since_ns = Some(now_ns);
+                remote.set_calm(true);
+            }
+            Some(_) if !has_peace => {
+                self.calm_since_ns = None;
+                remote.set_calm(false);
+            }
+            _ => {}
         }
     }
 
@@ -447,11 +477,13 @@ impl Driver {
         let mut world = crate::lock(&self.world);
         world.tidy(now_ns);
         let alive = world.alive();
-        if now_ns >= self.sockets_read_ns + SOCKETS_INTERVAL_NS && !self.windows.is_limited() {
-            self.sockets_read_ns = now_ns;
-            if alive.iter().take(LOOKED_AT).any(|(pid, _)| serves(*pid)) {
-                let pids = alive.iter().map(|(pid, _)| *pid);
-                self.windows.limit(self.cpu_time.of(pids));
+        let pids: Vec<u32> = alive.iter().map(|(pid, _)| *pid).collect();
+        let occupation = self.serving.look(now_ns, &pids);
+        self.windows.defer(occupation == Occupation::Undecided);
+        if occupation == Occupation::Serves && !self.windows.is_limited() {
+            self.windows.limit(self.cpu_time.of(pids));
+            if let Some(sampling) = &self.sampling {
+                sampling.calm();
             }
         }
         if alive.is_empty() {
@@ -467,27 +499,11 @@ impl Driver {
     }
 }
 
-/// True if a process serves requests: it accepts connections, and its threads wait often. Programs that
-/// only compute accept connections too (MPI does), but seldom wait.
-fn serves(pid: u32) -> bool {
-    const MIN_SWITCHES_A_SECOND: u64 = 500;
-    let root = Root::system();
-    if !accepts_connections(&root, pid) {
-        return false;
-    }
-    let (mut switches, mut cpu_ns) = (0, 0);
-    for thread in threads::ids(&root, pid).into_iter().take(LOOKED_AT) {
-        let scheduled = Scheduled::of(pid, thread).unwrap_or_default();
-        switches += scheduled.switches;
-        cpu_ns += scheduled.cpu_ns;
-    }
-    switches.saturating_mul(1_000_000_000) >= cpu_ns.saturating_mul(MIN_SWITCHES_A_SECOND)
-}
-
-/// Time until which events can be processed at `now_ns`, if perf has reported until `told_until_ns`.
-fn horizon_ns(now_ns: u64, told_until_ns: u64) -> u64 {
+/// Time until which events can be processed at `now_ns`, if they arrive up to `delay_ns` late and perf has
+/// reported until `told_until_ns`.
+fn horizon_ns(now_ns: u64, delay_ns: u64, told_until_ns: u64) -> u64 {
     let told_ns = told_until_ns.max(now_ns.saturating_sub(MAX_DELAY_NS));
-    now_ns.saturating_sub(DELAY_NS).min(told_ns)
+    now_ns.saturating_sub(delay_ns).min(told_ns)
 }
 
 #[cfg(test)]
@@ -497,10 +513,10 @@ mod tests {
     #[test]
     fn events_wait_for_what_perf_tells_of_processes_but_not_for_ever() {
         let ms = 1_000_000;
-        assert_eq!(horizon_ns(3000 * ms, u64::MAX), 2950 * ms);
-        assert_eq!(horizon_ns(3000 * ms, 2990 * ms), 2950 * ms);
-        assert_eq!(horizon_ns(3000 * ms, 2000 * ms), 2000 * ms);
-        assert_eq!(horizon_ns(3000 * ms, 0), 1000 * ms);
-        assert_eq!(horizon_ns(10 * ms, 0), 0);
+        assert_eq!(horizon_ns(3000 * ms, DELAY_NS, u64::MAX), 2950 * ms);
+        assert_eq!(horizon_ns(3000 * ms, DELAY_NS, 2990 * ms), 2950 * ms);
+        assert_eq!(horizon_ns(3000 * ms, DELAY_NS, 2000 * ms), 2000 * ms);
+        assert_eq!(horizon_ns(3000 * ms, DELAY_NS, 0), 1000 * ms);
+        assert_eq!(horizon_ns(10 * ms, DELAY_NS, 0), 0);
     }
 }

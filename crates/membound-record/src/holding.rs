@@ -31,6 +31,8 @@ const SPAN_TAKES_NS: u64 = 900_000;
 const ROUNDS: u32 = 8;
 /// Share of the time for which a thread may be held.
 const DUTY: f64 = 0.02;
+/// The same in programs that serve requests.
+const SERVED_DUTY: f64 = 0.005;
 /// How long a trial may take before it is given up.
 const PROGRAM_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Spans of either kind needed to find a word that counts progress.
@@ -175,8 +177,8 @@ impl Trials {
     }
 
     fn begin(&mut self, running: &Running<'_>, windows: &mut Windows, now: Now) {
-        // Windows need not be charged first: holding threads is limited by `DUTY`, and is charged to the
-        // windows' budget after it.
+        // Windows need not be charged first: holding threads is limited by a share of the time, and is charged
+        // to the windows' budget after it.
         if now.t_ns < self.due_ns || !windows.is_clear() {
             return;
         }
@@ -187,8 +189,12 @@ impl Trials {
         let spans = (ROUNDS * (count + 1)).min(membound_launch::HOLD_SPANS as u32);
         // In every round a thread is held while each of the others runs.
         let held_ns = u64::from(spans * (count - 1) / (count + 1)) * SPAN_TAKES_NS;
+        let duty = match windows.is_limited() {
+            true => SERVED_DUTY,
+            false => DUTY,
+        };
         windows.lend();
-        self.due_ns = now.t_ns + (held_ns as f64 / DUTY) as u64;
+        self.due_ns = now.t_ns + (held_ns as f64 / duty) as u64;
         *self.tried.entry(plan.key()).or_default() += 1;
         self.made += 1;
         running.remote.hold(Holding {

@@ -43,6 +43,16 @@ pub struct Config {
     pub ring_bytes: usize,
 }
 
+impl Config {
+    /// CPU time of a thread between two samples, in nanoseconds, where threads are sampled rarely: far beyond
+    /// the interval of the kernel's clock ticks.
+    pub(crate) fn rare_period_ns(&self) -> u64 {
+        // No multiple of the usual periods or of a round number.
+        const SHORTEST_NS: u64 = 39_910_000;
+        SHORTEST_NS.max(self.period_ns.saturating_mul(8))
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {

@@ -12,15 +12,15 @@ use membound_run::{ProcessId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
-use crate::duty::Duty;
 use crate::perf::{self, Bell, Mode, Named, PerfEvent};
+use crate::rate::RateControl;
 use crate::sampling::{RawSample, ResolvedSample};
 use crate::world::World;
 
 /// Poll interval of the rings while patches depend on samples.
 const EVERY: Duration = Duration::from_millis(24);
-/// The same while no program has an agent.
-const CALM_EVERY: Duration = Duration::from_millis(40);
+/// The same while no program has an agent, or programs serve requests: each poll delays those in progress.
+pub(crate) const CALM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What the thread sends to the driver after each poll.
 #[derive(Debug, Default)]
@@ -40,6 +40,7 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Sampling {
     stop: Arc<AtomicBool>,
+    is_calm: Arc<AtomicBool>,
     bell: Arc<Bell>,
     thread: JoinHandle<u64>,
     /// The receiving end of its batches.
@@ -57,13 +58,15 @@ impl Sampling {
         let stop = Arc::new(AtomicBool::new(false));
         let bell = sampler.bell();
         let (sender, batches) = channel();
+        let is_calm = Arc::new(AtomicBool::new(remote.is_none()));
         let reader = Reader {
             sampler,
             clock,
             world,
             remote,
+            is_calm: Arc::clone(&is_calm),
             counted: FxHashMap::default(),
-            duty: Duty::default(),
+            rate: RateControl::default(),
         };
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -71,10 +74,16 @@ impl Sampling {
             .spawn(move || reader.run(&stopped, &sender))?;
         Ok(Self {
             stop,
+            is_calm,
             bell,
             thread,
             batches,
         })
+    }
+
+    /// From now on, the rings are polled rarely.
+    pub(crate) fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
     }
 
     /// Makes the thread read and send at once.
@@ -97,9 +106,10 @@ struct Reader {
     clock: Clock,
     world: Arc<Mutex<World>>,
     remote: Option<Remote>,
+    is_calm: Arc<AtomicBool>,
     /// CPU time of threads that have ended, summed over CPUs.
     counted: FxHashMap<ThreadId, u64>,
-    duty: Duty,
+    rate: RateControl,
 }
 
 impl Reader {
@@ -109,16 +119,15 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                let every = match self.remote {
-                    Some(_) => EVERY,
-                    None => CALM_EVERY,
+                let every = match self.is_calm.load(Ordering::Relaxed) {
+                    false => EVERY,
+                    true => CALM_INTERVAL,
                 };
-                let left_ns = self.duty.left_ns(self.clock.now_ns());
-                self.sampler.wait(every.min(Duration::from_nanos(left_ns)))
+                self.sampler.wait(every)
             };
             let over = !matches!(waited, Ok(perf::Waited::Filled | perf::Waited::Elapsed));
             let mut batch = self.read();
-            self.switch_timers();
+            self.change_rate();
             batch.over = over;
             let wanted = batches.send(batch).is_ok();
             if stopping || over || !wanted {
@@ -127,15 +136,15 @@ impl Reader {
         }
     }
 
-    /// Switches the timers if that is due; to be called after reading the rings, as samples get the current
-    /// weight.
-    fn switch_timers(&mut self) {
-        let Some(run) = self.duty.step(self.clock.now_ns()) else {
+    /// Changes the rate if that is due; to be called after reading the rings: samples at the former rate are
+    /// dropped afterwards.
+    fn change_rate(&mut self) {
+        let Some(rate) = self.rate.step(self.clock.now_ns()) else {
             return;
         };
-        if self.sampler.run_timers(run).is_err() {
+        if self.sampler.sample(rate).is_err() {
             // The timers stay as they are, and cost no more than before.
-            self.duty = Duty::default();
+            self.rate = RateControl::default();
         }
     }
 
@@ -146,7 +155,8 @@ impl Reader {
             world,
             remote,
             counted,
-            duty,
+            rate,
+            ..
         } = self;
         let mut batch = Batch {
             // Earlier samples are in the rings already: the kernel writes them as it takes them.
@@ -165,15 +175,14 @@ impl Reader {
                 // Later threads of membound inherit the events of the thread that started the program.
                 other if other.pid() == Some(own) => {}
                 PerfEvent::Sample(sample) => {
-                    duty.sampled(sample.pid, sample.tid);
-                    let weight_ns = (sample.period_ns as f64 * duty.factor()) as u64;
-                    batch.switching_ns += weight_ns as f64 * duty.lost_part();
+                    rate.sampled(sample.pid, sample.tid);
+                    batch.switching_ns += sample.period_ns as f64 * rate.lost_part();
                     let sample = RawSample {
                         pid: sample.pid,
                         tid: sample.tid,
                         t_ns: t_ns(sample.t_ns),
                         cpu: u16::try_from(sample.cpu).ok(),
-                        weight_ns,
+                        weight_ns: sample.period_ns,
                         registers: sample.registers,
                         ip: (sample.mode == Mode::User).then_some(sample.ip),
                         stack: sample.stack,

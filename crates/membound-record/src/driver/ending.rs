@@ -114,7 +114,7 @@ impl Driver {
                       or is not patched at all";
         self.gaps.count("latencies", reason, None, given_up);
         if self.windows.is_limited() {
-            let reason = "the program serves requests: patches stood in its text for 60 ms and \
+            let reason = "the program serves requests: patches stood in its text for 25 ms and \
                           0.5 % of its CPU time at most, so that few requests took longer";
             self.gaps.note("latencies", reason, None);
         }

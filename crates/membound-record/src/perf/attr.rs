@@ -74,11 +74,11 @@ pub(crate) struct Breakpoint {
 }
 
 impl Attr {
-    /// Events of a thread and all threads it starts, without samples: names, ends, mappings, CPU time.
+    /// Events of a thread and all threads it starts: names, ends, mappings, CPU time, and rare samples.
     pub(crate) fn news(config: &super::Config) -> Self {
         let clock = Self::clock(config);
         Self {
-            sample_period: 0,
+            sample_period: config.rare_period_ns(),
             flags: clock.flags | INHERIT_STAT | MMAP | MMAP2 | BUILD_ID | COMM | COMM_EXEC | TASK,
             ..clock
         }

@@ -11,6 +11,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use membound_platform::{Root, affinity};
 
+use crate::rate::Rate;
+
 use super::open::{refused, refused_of};
 use super::parse::{Record, SAMPLE};
 use super::{Attr, Config, Error, Event, Layout, PerfEvent, RegisterSet, Ring, Target};
@@ -44,6 +46,8 @@ pub struct Sampler {
     kernel: Kernel,
     cpus: Vec<PerCpu>,
     threads: FxHashSet<u32>,
+    rate: Rate,
+    rare_period_ns: u64,
     batch: Batch,
     bell: Arc<Bell>,
 }
@@ -78,9 +82,9 @@ struct PerCpu {
     cpu: u32,
     /// Declared before the events, since it must be unmapped first.
     ring: Option<Ring>,
-    /// Events that report threads and count their CPU time.
+    /// Events that report threads, count their CPU time and sample them rarely.
     news: Vec<Event>,
-    /// Events that take samples.
+    /// Events that sample them at the usual rate.
     timers: Vec<Event>,
 }
 
@@ -139,13 +143,13 @@ impl Sampler {
         kernel: Kernel,
         follow: impl Fn(&mut Self, usize) -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        let mut sampler = Self::new(&attrs, kernel);
+        let mut sampler = Self::new(config, &attrs, kernel);
         let mut ring_bytes = sampler.ring_bytes(config);
         loop {
             match follow(&mut sampler, ring_bytes) {
                 Err(Error::Locked) if ring_bytes > MIN_RING_BYTES => {
                     ring_bytes = (ring_bytes / 2).max(MIN_RING_BYTES);
-                    sampler = Self::new(&attrs, kernel);
+                    sampler = Self::new(config, &attrs, kernel);
                 }
                 Err(error) => return Err(error),
                 Ok(()) if sampler.cpus.iter().all(|cpu| cpu.news.is_empty()) => {
@@ -161,7 +165,7 @@ impl Sampler {
         config.ring_bytes.min(most).max(MIN_RING_BYTES)
     }
 
-    fn new(attrs: &Attrs, kernel: Kernel) -> Self {
+    fn new(config: &Config, attrs: &Attrs, kernel: Kernel) -> Self {
         let cpus = affinity::online(&Root::system());
         Self {
             layout: Layout {
@@ -179,6 +183,8 @@ impl Sampler {
                 })
                 .collect(),
             threads: FxHashSet::default(),
+            rate: Rate::Usual,
+            rare_period_ns: config.rare_period_ns(),
             batch: Batch::default(),
             bell: Arc::new(Bell::new()),
         }
@@ -204,14 +210,17 @@ impl Sampler {
         events.filter_map(|event| event.count().ok()).sum()
     }
 
-    /// Enables or disables the sampling timers. While they are disabled, ends of threads and CPU time are
-    /// still reported, and a context switch costs next to nothing.
+    /// Samples at this rate from now on. At the rare one, a context switch costs next to nothing.
     ///
     /// # Errors
     /// The error of ioctl(2).
-    pub fn run_timers(&self, run: bool) -> io::Result<()> {
+    pub(crate) fn sample(&mut self, rate: Rate) -> io::Result<()> {
         let timers = self.cpus.iter().flat_map(|cpu| &cpu.timers);
-        timers.into_iter().try_for_each(|timer| timer.run(run))
+        for timer in timers {
+            timer.run(rate == Rate::Usual)?;
+        }
+        self.rate = rate;
+        Ok(())
     }
 
     /// Waits until a ring is filled to its watermark, all sampled threads have ended, the bell rings, or
@@ -263,7 +272,17 @@ impl Sampler {
     pub fn read(&mut self, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
         self.batch.fill(&self.cpus, self.layout);
         self.batch.free(&self.cpus);
-        self.batch.tell(self.layout, tell)
+        let is_wanted = |event: &PerfEvent<'_>| match event {
+            PerfEvent::Sample(sample) => {
+                (sample.period_ns == self.rare_period_ns) == (self.rate == Rate::Rare)
+            }
+            _ => true,
+        };
+        self.batch.tell(self.layout, &mut |event| {
+            if is_wanted(&event) {
+                tell(event);
+            }
+        })
     }
 
     /// Threads of `pid` that have no event.

@@ -4,7 +4,7 @@ use membound_run::SiteId;
 use rustc_hash::FxHashSet;
 
 use super::window::{Now, Part, Phase, Window};
-use super::{PAUSE_NS, UNKNOWN_COST, Windows};
+use super::{Limited, PAUSE_NS, UNKNOWN_COST, Windows};
 use crate::budget::Work;
 use crate::groups::{COUNT_NS, FIRST_NS, USUAL_NS, Wanted};
 use crate::patcher::Patcher;
@@ -36,11 +36,8 @@ impl Windows {
         let closed = Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         };
-        if self
-            .limited
-            .as_ref()
-            .is_some_and(|limited| !limited.permits(now.cpu_ns))
-        {
+        let is_limited = |limited: &Limited| !limited.permits(now.cpu_ns);
+        if self.is_deferred || self.limited.as_ref().is_some_and(is_limited) {
             return closed;
         }
         let left_ns = self.budget.left_ns(now.cpu_ns);

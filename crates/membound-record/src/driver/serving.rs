@@ -1,0 +1,134 @@
+//! Tells programs that serve requests from those that compute.
+
+use membound_platform::Root;
+use membound_platform::sockets::accepts_connections;
+use membound_platform::threads::{self, Scheduled};
+
+/// Interval between two looks, while it is decided; [`Serving::look`] is called more often.
+const INTERVAL_NS: u64 = 500_000_000;
+/// CPU time between two looks that suffices for a decision.
+const MIN_CPU_NS: u64 = 20_000_000;
+/// Switches to threads per second of CPU time from which programs serve requests.
+const MIN_SWITCHES_A_SECOND: u64 = 500;
+/// Processes, and threads of each, that are looked at.
+const LOOKED_AT: usize = 64;
+
+/// What programs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occupation {
+    /// None accepts connections, or their threads seldom wait: MPI accepts connections too.
+    Computes,
+    /// One accepts connections; whether it serves them is not known yet.
+    Undecided,
+    /// One accepts connections, and threads wait often.
+    Serves,
+}
+
+/// Looks at sockets and context switches of programs.
+#[derive(Debug)]
+pub(super) struct Serving {
+    found: Occupation,
+    read_ns: Option<u64>,
+    /// Switches and CPU time at the last decision.
+    before: Scheduled,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self {
+            found: Occupation::Computes,
+            read_ns: None,
+            before: Scheduled::default(),
+        }
+    }
+}
+
+impl Serving {
+    /// Looks at these processes, if that is due. Requests once served are served to the end.
+    pub(super) fn look(&mut self, now_ns: u64, pids: &[u32]) -> Occupation {
+        let is_due = |read_ns| now_ns >= read_ns + INTERVAL_NS;
+        let wanted = match self.found {
+            Occupation::Serves => false,
+            Occupation::Undecided => true,
+            Occupation::Computes => self.read_ns.is_none_or(is_due),
+        };
+        if wanted {
+            self.read_ns = Some(now_ns);
+            let root = Root::system();
+            let pids = &pids[..pids.len().min(LOOKED_AT)];
+            let accepts = pids.iter().any(|pid| accepts_connections(&root, *pid));
+            self.found = self.decide(accepts, || scheduled(&root, pids));
+        }
+        self.found
+    }
+
+    fn decide(&mut self, accepts: bool, scheduled: impl Fn() -> Scheduled) -> Occupation {
+        if !accepts {
+            return Occupation::Computes;
+        }
+        let now = scheduled();
+        let cpu_ns = now.cpu_ns.saturating_sub(self.before.cpu_ns);
+        if cpu_ns < MIN_CPU_NS {
+            return Occupation::Undecided;
+        }
+        let switches = now.switches.saturating_sub(self.before.switches);
+        self.before = now;
+        match switches.saturating_mul(1_000_000_000) >= cpu_ns.saturating_mul(MIN_SWITCHES_A_SECOND)
+        {
+            true => Occupation::Serves,
+            false => Occupation::Computes,
+        }
+    }
+}
+
+/// CPU time of and switches to all threads of these processes: a server's workers need not be those that accept.
+fn scheduled(root: &Root, pids: &[u32]) -> Scheduled {
+    let mut sum = Scheduled::default();
+    for &pid in pids {
+        for thread in threads::ids(root, pid).into_iter().take(LOOKED_AT) {
+            let scheduled = Scheduled::of(pid, thread).unwrap_or_default();
+            sum.switches += scheduled.switches;
+            sum.cpu_ns += scheduled.cpu_ns;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(cpu_ms: u64, switches: u64) -> Scheduled {
+        Scheduled {
+            cpu_ns: cpu_ms * 1_000_000,
+            waited_ns: 0,
+            switches,
+        }
+    }
+
+    #[test]
+    fn who_accepts_connections_and_waits_often_serves() {
+        let mut serving = Serving::default();
+        let mut decide = |accepts, scheduled| serving.decide(accepts, || scheduled);
+        assert_eq!(decide(false, at(1000, 1_000_000)), Occupation::Computes);
+        assert_eq!(decide(true, at(10, 10_000)), Occupation::Undecided);
+        assert_eq!(decide(true, at(1000, 100)), Occupation::Computes);
+        // Its long start counts no more.
+        assert_eq!(decide(true, at(1010, 600)), Occupation::Undecided);
+        assert_eq!(decide(true, at(1100, 600)), Occupation::Serves);
+    }
+
+    #[test]
+    fn a_process_that_listens_is_undecided_until_it_has_worked() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let mut serving = Serving {
+            before: at(u64::MAX / 2_000_000, 0),
+            ..Serving::default()
+        };
+        let own = [std::process::id()];
+        assert_eq!(serving.look(0, &own), Occupation::Undecided);
+        drop(socket);
+        assert_eq!(serving.look(1, &own), Occupation::Computes);
+        assert_eq!(serving.look(2, &[]), Occupation::Computes);
+    }
+}

@@ -1,0 +1,196 @@
+//! Decides how often threads are sampled.
+//!
+//! The kernel sets a thread's timer at each switch to it, and cancels it at each switch away. In a virtual
+//! machine both leave the guest if the timer is the next one to expire: a server whose threads wait for each
+//! other a hundred thousand times a second loses a third of its throughput by that. A timer with a long period
+//! is seldom the next one, as the kernel's own clock ticks every few milliseconds. So each thread has two timers,
+//! and where threads switch that often the one with the short period is disabled.
+
+use membound_platform::threads::Scheduled;
+use rustc_hash::FxHashMap;
+
+/// CPU time in nanoseconds that a context switch costs a thread whose timer has a short period, as measured in
+/// virtual machines of two vendors.
+const SWITCH_COST_NS: f64 = 4000.0;
+/// Part of that where only the other timer runs: that of switches at which it is the next to expire.
+const RARE_PART: f64 = 0.1;
+/// Share of their CPU time that threads may lose to the timer with the short period.
+const MAX_LOST: f64 = 0.02;
+/// The same for enabling it again.
+const LOW_LOST: f64 = 0.01;
+/// When context switches are first read. The interval doubles with each reading, up to a limit: until the first
+/// reading, threads that switch often lose a fifth of their time.
+const FIRST_LOOK_NS: u64 = 20_000_000;
+const MAX_LOOK_INTERVAL_NS: u64 = 200_000_000;
+/// The same while few samples are taken.
+const RARE_LOOK_INTERVAL_NS: u64 = 1_000_000_000;
+/// Of how many threads they are read.
+const LOOKED_AT: usize = 8;
+
+/// A thread, by the kernel's numbers of its process and of itself.
+type Thread = (u32, u32);
+
+/// How often threads are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rate {
+    /// With the period that was chosen or requested.
+    Usual,
+    /// With the period of [`crate::perf::Config::rare_period_ns`].
+    Rare,
+}
+
+/// Switches between the two rates.
+#[derive(Debug)]
+pub(crate) struct RateControl {
+    rate: Rate,
+    /// Share of their CPU time that threads would lose at the usual rate.
+    lost: f64,
+    /// Time at which context switches are read next, and the interval before that.
+    look_at_ns: u64,
+    look_interval_ns: u64,
+    /// Samples of each thread since context switches were last read.
+    sampled: FxHashMap<Thread, u64>,
+    threads: FxHashMap<Thread, Scheduled>,
+}
+
+impl Default for RateControl {
+    fn default() -> Self {
+        Self {
+            rate: Rate::Usual,
+            lost: 0.0,
+            look_at_ns: FIRST_LOOK_NS,
+            look_interval_ns: FIRST_LOOK_NS,
+            sampled: FxHashMap::default(),
+            threads: FxHashMap::default(),
+        }
+    }
+}
+
+impl RateControl {
+    /// Share of their CPU time that threads lose to timers.
+    pub(crate) fn lost_part(&self) -> f64 {
+        match self.rate {
+            Rate::Usual => self.lost,
+            Rate::Rare => self.lost * RARE_PART,
+        }
+    }
+
+    /// Counts a sample of a thread.
+    pub(crate) fn sampled(&mut self, pid: u32, tid: u32) {
+        *self.sampled.entry((pid, tid)).or_default() += 1;
+    }
+
+    /// Reads context switches if that is due; returns the rate if it changes.
+    pub(crate) fn step(&mut self, now_ns: u64) -> Option<Rate> {
+        if now_ns < self.look_at_ns {
+            return None;
+        }
+        self.look_interval_ns = match self.rate {
+            Rate::Usual => (2 * self.look_interval_ns).min(MAX_LOOK_INTERVAL_NS),
+            Rate::Rare => RARE_LOOK_INTERVAL_NS,
+        };
+        self.look_at_ns = now_ns + self.look_interval_ns;
+        self.look(|(pid, tid)| Scheduled::of(pid, tid));
+        let before = self.rate;
+        if self.lost > MAX_LOST {
+            self.rate = Rate::Rare;
+        } else if self.lost < LOW_LOST {
+            self.rate = Rate::Usual;
+        }
+        (self.rate != before).then_some(self.rate)
+    }
+
+    /// Estimates the loss from the context switches of the threads with the most samples: since the last
+    /// reading, or in all their life if they were not read then.
+    fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
+        if self.sampled.is_empty() {
+            return;
+        }
+        let mut sampled: Vec<(u64, Thread)> = self
+            .sampled
+            .drain()
+            .map(|(thread, count)| (count, thread))
+            .collect();
+        sampled.sort_unstable_by(|a, b| b.cmp(a));
+        sampled.truncate(LOOKED_AT);
+        let (mut switches, mut cpu_ns) = (0, 0);
+        let mut threads = FxHashMap::default();
+        for (_, thread) in sampled {
+            let Some(now) = scheduled(thread) else {
+                continue;
+            };
+            let before = self.threads.get(&thread).copied().unwrap_or_default();
+            switches += now.switches.saturating_sub(before.switches);
+            cpu_ns += now.cpu_ns.saturating_sub(before.cpu_ns);
+            threads.insert(thread, now);
+        }
+        self.threads = threads;
+        if cpu_ns > 0 {
+            self.lost = switches as f64 * SWITCH_COST_NS / cpu_ns as f64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets the control look at a thread that has run for `cpu_ms` in all.
+    fn look(control: &mut RateControl, cpu_ms: u64, switches: u64) {
+        control.sampled(1, 1);
+        control.look(|_| {
+            Some(Scheduled {
+                cpu_ns: cpu_ms * 1_000_000,
+                waited_ns: 0,
+                switches,
+            })
+        });
+    }
+
+    #[test]
+    fn threads_that_switch_often_are_sampled_rarely() {
+        let mut control = RateControl::default();
+        // By its life at first: 100 switches in a millisecond, which cost 40 %.
+        look(&mut control, 20, 2000);
+        assert_eq!(control.step(FIRST_LOOK_NS), Some(Rate::Rare));
+        assert!((control.lost_part() - 0.04).abs() < 1e-9);
+        look(&mut control, 40, 2100);
+        assert_eq!(control.step(2 * FIRST_LOOK_NS), None, "not due");
+        // 5 in a millisecond are between the limits, 1 is not.
+        assert_eq!(control.step(1 << 40), None);
+        look(&mut control, 60, 2120);
+        assert_eq!(control.step(1 << 41), Some(Rate::Usual));
+        assert!((control.lost_part() - 0.004).abs() < 1e-9);
+        assert_eq!(control.step(1 << 42), None);
+    }
+
+    #[test]
+    fn context_switches_are_read_early_and_then_less_often() {
+        let read_ms = |mut control: RateControl| -> Vec<u64> {
+            (0..4000)
+                .filter(|ms| {
+                    let due_ns = control.look_at_ns;
+                    control.step(ms * 1_000_000);
+                    control.look_at_ns != due_ns
+                })
+                .collect()
+        };
+        assert_eq!(
+            read_ms(RateControl::default())[..5],
+            [20, 60, 140, 300, 500]
+        );
+        let rare = RateControl {
+            rate: Rate::Rare,
+            lost: 1.0,
+            ..RateControl::default()
+        };
+        assert_eq!(read_ms(rare)[..3], [20, 1020, 2020]);
+    }
+
+    #[test]
+    fn the_kernel_says_how_often_a_thread_ran() {
+        let own = std::process::id();
+        let own = Scheduled::of(own, own).expect("this thread's process is there");
+        assert!(own.switches > 0);
+    }
+}
