@@ -161,6 +161,8 @@ pub(crate) struct Driver {
     recent: FxHashMap<ThreadId, (u64, ProcessId)>,
     residencies: Residencies,
     sampled_ns: u64,
+    /// Sum of the squares of what its samples stand for.
+    sampled_squares_ns2: f64,
     /// CPU time that samples of the agent's timers should account for.
     covered: CpuTime,
     covered_ns: u64,
@@ -274,6 +276,7 @@ impl Driver {
             recent: FxHashMap::default(),
             residencies: Residencies::default(),
             sampled_ns: 0,
+            sampled_squares_ns2: 0.0,
             covered: CpuTime::default(),
             covered_ns: 0,
             sampled_until_ns,

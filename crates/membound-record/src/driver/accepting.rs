@@ -85,6 +85,7 @@ impl Driver {
             return;
         }
         self.sampled_ns += sample.weight_ns;
+        self.sampled_squares_ns2 += (sample.weight_ns as f64).powi(2);
         // The agent's thread executes no patches, so no count races with it.
         if sample.owner == Owner::Program {
             self.recent

@@ -120,16 +120,21 @@ impl Driver {
         }
     }
 
-    /// Reports CPU time that the kernel counted but no sample accounts for.
+    /// Reports CPU time that the kernel counted but no sample accounts for, unless chance may have spared it.
     pub(super) fn unsampled(&mut self, counted_ns: u64) {
         const NOTED: f64 = 0.05;
-        let missing = counted_ns.saturating_sub(self.sampled_ns);
-        if missing as f64 > NOTED * counted_ns as f64 && missing > self.meta.period_ns * 10 {
-            let reason = "milliseconds of CPU time are in no sample: of threads shorter than the \
-                          period, and of the kernel where it may not be seen";
+        const DEVIATIONS: f64 = 3.0;
+        let missing_ns = counted_ns.saturating_sub(self.sampled_ns);
+        let chance_ns = DEVIATIONS * self.sampled_squares_ns2.sqrt();
+        let least_ns = chance_ns.max(NOTED * counted_ns as f64);
+        if missing_ns as f64 > least_ns && missing_ns > self.meta.period_ns * 10 {
+            let reason = format!(
+                "{} ms of CPU time are in no sample: of threads shorter than the period, and of the \
+                 kernel where it may not be seen",
+                missing_ns / 1_000_000
+            );
             let remedy = Some("sample more often with --period");
-            self.gaps
-                .count("samples", reason, remedy, missing / 1_000_000);
+            self.gaps.note("samples", reason, remedy);
         }
     }
 
