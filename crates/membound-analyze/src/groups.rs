@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use membound_run::{
-    FrameId, LiveBytes, ObjectClass, ObjectId, ProcessId, RunData, StackId, ThreadId,
+    FrameId, LiveBytes, Object, ObjectClass, ObjectId, ProcessId, RunData, StackId, ThreadId,
 };
 use rustc_hash::FxHashMap;
 
@@ -60,93 +60,25 @@ impl Groups {
 
     /// Groups the objects of `run`.
     pub(crate) fn new(run: &RunData, places: &Places<'_>) -> Self {
-        let chains = chains(run, places);
-        let mut groups = vec![Group::new(ObjectClass::Unknown, None)];
-        let mut ids_by_key: FxHashMap<GroupKey<'_>, GroupId> = FxHashMap::default();
-        let mut by_chain: FxHashMap<ChainId, Vec<GroupId>> = FxHashMap::default();
-        let mut of_object = Vec::with_capacity(run.objects.len());
-        for (index, object) in run.objects.iter().enumerate() {
-            let key = match (object.kind, object.stack) {
-                (ObjectClass::Unknown, _) => {
-                    of_object.push(Self::UNKNOWN);
-                    continue;
-                }
-                (ObjectClass::Global, _) => {
-                    let mapping = run.mappings.iter().find(|mapping| {
-                        mapping.process == object.process
-                            && (mapping.start..mapping.end).contains(&object.address)
-                    });
-                    let bias = mapping.map_or(0, |mapping| mapping.bias);
-                    GroupKey::Global(
-                        &object.name,
-                        mapping.map(|mapping| mapping.module),
-                        object.address.wrapping_sub(bias),
-                    )
-                }
-                (ObjectClass::Stack, _) => GroupKey::Stack(object.process, object.thread),
-                (kind @ (ObjectClass::Heap | ObjectClass::Mapped), Some(stack)) => {
-                    GroupKey::Chain(kind, chains[stack.index()])
-                }
-                (kind, _) => GroupKey::Named(kind, &object.name),
-            };
-            let group = *ids_by_key.entry(key).or_insert_with(|| {
-                let id = GroupId(groups.len() as u32);
-                groups.push(Group::new(object.kind, object.stack));
-                if let GroupKey::Chain(_, chain) = key {
-                    by_chain.entry(chain).or_default().push(id);
-                }
-                id
-            });
-            groups[group.index()].objects.push(ObjectId(index as u32));
-            of_object.push(group);
-        }
+        let mut building = Building::new(chains(run, places));
+        let of_object = building.objects(run);
         // Memory without a recorded access still counts as consumed.
         let mut of_live: FxHashMap<(ObjectClass, StackId), GroupId> = FxHashMap::default();
         for live in &run.live {
             let kind = live_kind(live);
             of_live.entry((kind, live.stack)).or_insert_with(|| {
-                let chain = chains[live.stack.index()];
-                *ids_by_key
-                    .entry(GroupKey::Chain(kind, chain))
-                    .or_insert_with(|| {
-                        let id = GroupId(groups.len() as u32);
-                        groups.push(Group::new(kind, Some(live.stack)));
-                        by_chain.entry(chain).or_default().push(id);
-                        id
-                    })
+                let key = GroupKey::Chain(kind, building.chains[live.stack.index()]);
+                building.group(key, kind, Some(live.stack))
             });
         }
-        let most_allocated: Vec<GroupId> = most_allocated(run, &chains)
+        let most_allocated = most_allocated(run, &building.chains)
             .into_iter()
             .map(|(kind, chain, stack)| {
-                let key = GroupKey::Chain(kind, chain);
-                *ids_by_key.entry(key).or_insert_with(|| {
-                    let id = GroupId(groups.len() as u32);
-                    groups.push(Group::new(kind, Some(stack)));
-                    by_chain.entry(chain).or_default().push(id);
-                    id
-                })
+                building.group(GroupKey::Chain(kind, chain), kind, Some(stack))
             })
             .collect();
-        for allocations in &run.allocations {
-            let mapped = is_mapping(&allocations.function);
-            for &id in by_chain
-                .get(&chains[allocations.stack.index()])
-                .into_iter()
-                .flatten()
-            {
-                let group = &mut groups[id.index()];
-                if (group.kind == ObjectClass::Mapped) == mapped {
-                    group.blocks += allocations.blocks;
-                    if let Some(variance) = allocations.blocks_variance {
-                        *group.blocks_variance.get_or_insert(0.0) += variance;
-                    }
-                    group.total_bytes += allocations.bytes;
-                    group.freed += allocations.freed;
-                    group.lifetime_ns += allocations.lifetime_ns;
-                }
-            }
-        }
+        building.allocations(run);
+        let mut groups = building.groups;
         let lost_events = crate::lost_records::count(run, "objects");
         // A lost event may have been a block of any group that has an allocating call chain.
         for group in &mut groups {
@@ -187,6 +119,103 @@ impl Groups {
     pub(crate) fn len(&self) -> usize {
         self.groups.len()
     }
+}
+
+/// Groups that are being found.
+struct Building<'a> {
+    /// Chain of each recorded stack.
+    chains: Vec<ChainId>,
+    groups: Vec<Group>,
+    ids: FxHashMap<GroupKey<'a>, GroupId>,
+    by_chain: FxHashMap<ChainId, Vec<GroupId>>,
+}
+
+impl<'a> Building<'a> {
+    fn new(chains: Vec<ChainId>) -> Self {
+        Self {
+            chains,
+            groups: vec![Group::new(ObjectClass::Unknown, None)],
+            ids: FxHashMap::default(),
+            by_chain: FxHashMap::default(),
+        }
+    }
+
+    /// The group with this key; a new one has this kind and stack.
+    fn group(&mut self, key: GroupKey<'a>, kind: ObjectClass, stack: Option<StackId>) -> GroupId {
+        let Self {
+            groups,
+            ids,
+            by_chain,
+            ..
+        } = self;
+        *ids.entry(key).or_insert_with(|| {
+            let id = GroupId(groups.len() as u32);
+            groups.push(Group::new(kind, stack));
+            if let GroupKey::Chain(_, chain) = key {
+                by_chain.entry(chain).or_default().push(id);
+            }
+            id
+        })
+    }
+
+    /// Groups the recorded objects; returns the group of each.
+    fn objects(&mut self, run: &'a RunData) -> Vec<GroupId> {
+        let mut of_object = Vec::with_capacity(run.objects.len());
+        for (index, object) in run.objects.iter().enumerate() {
+            let key = match (object.kind, object.stack) {
+                (ObjectClass::Unknown, _) => {
+                    of_object.push(Groups::UNKNOWN);
+                    continue;
+                }
+                (ObjectClass::Global, _) => global(run, object),
+                (ObjectClass::Stack, _) => GroupKey::Stack(object.process, object.thread),
+                (kind @ (ObjectClass::Heap | ObjectClass::Mapped), Some(stack)) => {
+                    GroupKey::Chain(kind, self.chains[stack.index()])
+                }
+                (kind, _) => GroupKey::Named(kind, &object.name),
+            };
+            let group = self.group(key, object.kind, object.stack);
+            self.groups[group.index()]
+                .objects
+                .push(ObjectId(index as u32));
+            of_object.push(group);
+        }
+        of_object
+    }
+
+    /// Adds the sums of all allocations to the groups of their call chains.
+    fn allocations(&mut self, run: &RunData) {
+        for allocations in &run.allocations {
+            let mapped = is_mapping(&allocations.function);
+            let ids = self.by_chain.get(&self.chains[allocations.stack.index()]);
+            for id in ids.into_iter().flatten() {
+                let group = &mut self.groups[id.index()];
+                if (group.kind == ObjectClass::Mapped) == mapped {
+                    group.blocks += allocations.blocks;
+                    if let Some(variance) = allocations.blocks_variance {
+                        *group.blocks_variance.get_or_insert(0.0) += variance;
+                    }
+                    group.total_bytes += allocations.bytes;
+                    group.freed += allocations.freed;
+                    group.lifetime_ns += allocations.lifetime_ns;
+                }
+            }
+        }
+    }
+}
+
+/// A variable is the same in all processes that have its module.
+fn global<'a>(run: &RunData, object: &'a Object) -> GroupKey<'a> {
+    let mapping = run.mappings.iter().find(|mapping| {
+        mapping.process == object.process && (mapping.start..mapping.end).contains(&object.address)
+    });
+    GroupKey::Global(
+        &object.name,
+        mapping.map(|mapping| mapping.module),
+        object
+            .address
+            .wrapping_sub(mapping.map_or(0, |mapping| mapping.bias)),
+    )
 }
 
 /// Kind of the memory that a call chain allocated: mapped or heap.

@@ -84,11 +84,11 @@ impl Follower {
     pub(super) fn begin(
         (remote, pid): (Remote, u32),
         (limits, yields): (Limits, Vec<PlannedYield>),
-        mut span: Option<SpanControl>,
-        mut slots: Slots,
-        mut others: OtherProcesses,
-        (switch, mut off): (Switch, HarvestSwitch),
-        (start, mut in_place): (Instant, Option<InPlace>),
+        span: Option<SpanControl>,
+        slots: Slots,
+        others: OtherProcesses,
+        (switch, off): (Switch, HarvestSwitch),
+        (start, in_place): (Instant, Option<InPlace>),
     ) -> Self {
         let (sender, receiver) = mpsc::channel();
         let switched = sender.clone();
@@ -96,89 +96,32 @@ impl Follower {
             // A follower that has ended needs no message.
             let _ = switched.send(Message::Off);
         });
+        let mut followed = Followed {
+            remote,
+            pid,
+            start,
+            limits,
+            guard: Guard::new(limits, yields),
+            span,
+            slots,
+            others,
+            off,
+            in_place,
+            observed: Observed::default(),
+            changing: None,
+            polls: 0,
+            idle_polls: IdlePolls::default(),
+        };
         let thread = std::thread::spawn(move || {
-            let mut guard = Guard::new(limits, yields);
-            let mut observed = Observed::default();
-            let mut changing = None;
-            let mut polls = 0_u32;
-            let mut idle_polls = IdlePolls::default();
             loop {
-                let awaits_first =
-                    observed.first_turn.is_none() && start.elapsed() < FIRST_SLICE_WATCH;
-                let poll_interval = if others.is_watchful() || in_place.is_some() || awaits_first {
-                    TRIAL_POLL_INTERVAL
-                } else if slots.are_followed() || others.balance.is_some() {
-                    POLL_INTERVAL
-                } else {
-                    idle_polls.poll_interval()
-                };
-                let message = receiver.recv_timeout(poll_interval);
-                let over = matches!(
-                    message,
-                    Ok(Message::End) | Err(RecvTimeoutError::Disconnected)
-                );
-                if message == Ok(Message::Off) && observed.off.is_none() {
-                    // A plan that is not made yet is given up.
-                    if let Some(planning) = in_place.take() {
-                        planning.give_up();
+                match receiver.recv_timeout(followed.poll_interval()) {
+                    Ok(Message::Off) => followed.switch_off(),
+                    Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => {
+                        return followed.end();
                     }
-                    observed.off = Some(off.switch_off(&remote));
+                    Err(RecvTimeoutError::Timeout) => {}
                 }
-                if let Some(harvested) = remote.harvested() {
-                    idle_polls.update(&harvested, &observed.harvested);
-                    observed.update(harvested, pid, start);
-                }
-                if let Some(outcome) = in_place.as_mut().and_then(|it| it.poll(&remote)) {
-                    in_place = None;
-                    observed.learned = Some(match outcome {
-                        Outcome::Adopted(adopted) => {
-                            off.is_of(&adopted.choices.yields);
-                            guard = Guard::new(limits, adopted.choices.yields.clone());
-                            Ok((adopted, start.elapsed()))
-                        }
-                        Outcome::NoPlan(why) => Err(why),
-                    });
-                    if let Some(guard) = &mut guard {
-                        guard.discard_so_far(&observed.harvested);
-                    }
-                }
-                if in_place.is_some() && !over {
-                    // Without a plan there is nothing yet to hold to bounds.
-                    others.processes.poll();
-                    continue;
-                }
-                if observed.off.is_some() && !over {
-                    others.processes.poll();
-                    continue;
-                }
-                polls += 1;
-                let decides = polls.is_multiple_of(POLLS_PER_DECISION);
-                let holds_back = guard.as_ref().is_some_and(Guard::holds_back);
-                let binding_changed = decides && slots.decide(&observed.harvested, holds_back);
-                slots.poll(&remote, pid, &observed.harvested, &observed.own_thread_s);
-                others.poll(&remote, &mut observed);
-                if let Some(guard) = &mut guard
-                    && decides
-                {
-                    if binding_changed {
-                        guard.discard_so_far(&observed.harvested);
-                    } else {
-                        changing = guarded(guard, changing, &remote, &observed.harvested);
-                    }
-                }
-                if decides && let Some(p99) = p99_ns(&observed.harvested) {
-                    remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
-                }
-                if let Some(control) = &mut span
-                    && let Some(limits) = control.decide(&observed.harvested)
-                {
-                    remote.set_turns(limits.span_ns, limits.skips);
-                }
-                if over {
-                    observed.guard = guard.map(|guard| guard.report());
-                    observed.slots = slots.report();
-                    return (observed, others.processes);
-                }
+                followed.poll();
             }
         });
         Self {
@@ -194,6 +137,124 @@ impl Follower {
         let _ = self.sender.send(Message::End);
         self.listening.end();
         self.thread.join().unwrap_or_default()
+    }
+}
+
+/// A session and everything that is decided about it, on the follower's thread.
+struct Followed {
+    remote: Remote,
+    pid: u32,
+    start: Instant,
+    limits: Limits,
+    /// `None` if there are no yields to hold to bounds.
+    guard: Option<Guard>,
+    span: Option<SpanControl>,
+    slots: Slots,
+    others: OtherProcesses,
+    off: HarvestSwitch,
+    /// A plan that is being made while the programs run.
+    in_place: Option<InPlace>,
+    observed: Observed,
+    changing: Option<Changing>,
+    polls: u32,
+    idle_polls: IdlePolls,
+}
+
+impl Followed {
+    fn poll_interval(&self) -> Duration {
+        let awaits_first =
+            self.observed.first_turn.is_none() && self.start.elapsed() < FIRST_SLICE_WATCH;
+        if self.others.is_watchful() || self.in_place.is_some() || awaits_first {
+            TRIAL_POLL_INTERVAL
+        } else if self.slots.are_followed() || self.others.balance.is_some() {
+            POLL_INTERVAL
+        } else {
+            self.idle_polls.poll_interval()
+        }
+    }
+
+    fn switch_off(&mut self) {
+        if self.observed.off.is_some() {
+            return;
+        }
+        // A plan that is not made yet is given up.
+        if let Some(planning) = self.in_place.take() {
+            planning.give_up();
+        }
+        self.observed.off = Some(self.off.switch_off(&self.remote));
+    }
+
+    fn poll(&mut self) {
+        self.observe();
+        // Without a plan there is nothing yet to hold to bounds, and nothing any more after switching off.
+        if self.in_place.is_some() || self.observed.off.is_some() {
+            self.others.processes.poll();
+        } else {
+            self.decide();
+        }
+    }
+
+    /// Reads the counters, and adopts a plan that was made meanwhile.
+    fn observe(&mut self) {
+        if let Some(harvested) = self.remote.harvested() {
+            self.idle_polls.update(&harvested, &self.observed.harvested);
+            self.observed.update(harvested, self.pid, self.start);
+        }
+        let planning = self.in_place.as_mut();
+        let Some(outcome) = planning.and_then(|it| it.poll(&self.remote)) else {
+            return;
+        };
+        self.in_place = None;
+        self.observed.learned = Some(match outcome {
+            Outcome::Adopted(adopted) => {
+                self.off.is_of(&adopted.choices.yields);
+                self.guard = Guard::new(self.limits, adopted.choices.yields.clone());
+                Ok((adopted, self.start.elapsed()))
+            }
+            Outcome::NoPlan(why) => Err(why),
+        });
+        if let Some(guard) = &mut self.guard {
+            guard.discard_so_far(&self.observed.harvested);
+        }
+    }
+
+    fn decide(&mut self) {
+        self.polls += 1;
+        let decides = self.polls.is_multiple_of(POLLS_PER_DECISION);
+        let harvested = &self.observed.harvested;
+        let holds_back = self.guard.as_ref().is_some_and(Guard::holds_back);
+        let binding_changed = decides && self.slots.decide(harvested, holds_back);
+        let own_thread_s = &self.observed.own_thread_s;
+        self.slots
+            .poll(&self.remote, self.pid, harvested, own_thread_s);
+        self.others.poll(&self.remote, &mut self.observed);
+        let harvested = &self.observed.harvested;
+        if let Some(guard) = &mut self.guard
+            && decides
+        {
+            if binding_changed {
+                guard.discard_so_far(harvested);
+            } else {
+                self.changing = guarded(guard, self.changing, &self.remote, harvested);
+            }
+        }
+        if decides && let Some(p99) = p99_ns(harvested) {
+            self.remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
+        }
+        if let Some(control) = &mut self.span
+            && let Some(limits) = control.decide(harvested)
+        {
+            self.remote.set_turns(limits.span_ns, limits.skips);
+        }
+    }
+
+    /// Polls a last time, and returns what was observed.
+    fn end(mut self) -> (Observed, Processes) {
+        self.observe();
+        self.decide();
+        self.observed.guard = self.guard.map(|guard| guard.report());
+        self.observed.slots = self.slots.report();
+        (self.observed, self.others.processes)
     }
 }
 

@@ -7,14 +7,14 @@
 use std::collections::HashMap;
 
 use indexmap::IndexSet;
-use membound_types::{CodeRow, Detail, Listing, ObjectRow, Profile, Share, ThreadRow};
+use membound_types::{Detail, Listing, ObjectRow, Profile, Share, ThreadRow};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bounded::{short, short_name};
 use super::cells::{Cells, Grain};
 use super::numbers::{ends, rounded};
-use super::periods::{RowPeriods, append, insert};
+use super::periods::{RowPeriods, rows_with_periods};
 use crate::facts::run;
 use crate::page::json::escaped;
 use crate::units::positive;
@@ -93,70 +93,50 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
     let mut names = Names::new(detail, grain.letters);
     let chains = chains(detail, cells, &mut names);
     let table = cell_table(cells, &chains.places);
-    let code = |rows: &'_ [CodeRow]| -> usize { rows.len().min(grain.rows) };
     let periods = RowPeriods::of(&detail.periods, grain.rows);
-    let functions: Vec<Value> = profile.functions[..code(&profile.functions)]
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let mut value = json!([
+    let functions = rows_with_periods(
+        &profile.functions,
+        grain.rows,
+        &periods.functions,
+        |_, row| {
+            json!([
                 names.id(&row.name),
                 names.id(&row.module),
                 figures(&row.share)
-            ]);
-            append(&mut value, periods.functions.get(&index));
-            value
-        })
-        .collect();
-    let lines: Vec<Value> = profile.lines[..code(&profile.lines)]
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let file = row.file.as_deref().map(|file| names.id(file));
-            let mut value = json!([file, row.line, figures(&row.share), names.id(&row.name)]);
-            append(&mut value, periods.lines.get(&index));
-            value
-        })
-        .collect();
-    let instructions: Vec<Value> = profile.instructions[..code(&profile.instructions)]
-        .iter()
-        .enumerate()
-        .map(|(index, row)| {
+            ])
+        },
+    );
+    let lines = rows_with_periods(&profile.lines, grain.rows, &periods.lines, |_, row| {
+        let file = row.file.as_deref().map(|file| names.id(file));
+        json!([file, row.line, figures(&row.share), names.id(&row.name)])
+    });
+    let instructions = rows_with_periods(
+        &profile.instructions,
+        grain.rows,
+        &periods.instructions,
+        |_, row| {
             let address = format!("{:x}", row.address.unwrap_or(0));
-            let mut value = json!([
+            json!([
                 names.id(&row.module),
                 address,
                 figures(&row.share),
                 names.id(&row.name)
-            ]);
-            append(&mut value, periods.instructions.get(&index));
-            value
-        })
-        .collect();
-    let objects: Vec<Value> = profile
-        .objects
-        .iter()
-        .take(grain.rows)
-        .enumerate()
-        .map(|(index, row)| {
-            let mut value = object(row, index < MAX_INSIDES, &mut names);
-            insert(&mut value, periods.objects.get(&index));
-            value
-        })
-        .collect();
+            ])
+        },
+    );
+    let objects = rows_with_periods(
+        &profile.objects,
+        grain.rows,
+        &periods.objects,
+        |index, row| object(row, index < MAX_INSIDES, &mut names),
+    );
     let life_spans = life_spans(profile, cells);
-    let threads: Vec<Value> = profile
-        .threads
-        .iter()
-        .zip(&life_spans)
-        .take(grain.rows)
-        .enumerate()
-        .map(|(index, (row, life))| {
-            let mut value = thread(row, *life, &mut names);
-            insert(&mut value, periods.threads.get(&index));
-            value
-        })
-        .collect();
+    let threads = rows_with_periods(
+        &profile.threads,
+        grain.rows,
+        &periods.threads,
+        |index, row| thread(row, life_spans[index], &mut names),
+    );
     let levels: Vec<Value> = profile
         .levels
         .iter()

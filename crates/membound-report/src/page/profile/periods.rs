@@ -61,16 +61,28 @@ fn figures(period: usize, share: &Share) -> Value {
     ])
 }
 
-/// Appends `periods` to the columns of a row.
-pub(super) fn append(row: &mut Value, periods: Option<&Vec<Value>>) {
-    if let (Value::Array(row), Some(periods)) = (row, periods) {
-        row.push(json!(periods));
-    }
-}
-
-/// Inserts `periods` into a row with named columns.
-pub(super) fn insert(row: &mut Value, periods: Option<&Vec<Value>>) {
-    if let (Value::Object(row), Some(periods)) = (row, periods) {
-        row.insert("periods".to_owned(), json!(periods));
-    }
+/// The first `most` rows of a table as `columns` gives them, each with its figures in the periods in which it had
+/// any.
+pub(super) fn rows_with_periods<Row>(
+    rows: &[Row],
+    most: usize,
+    periods: &HashMap<usize, Vec<Value>>,
+    mut columns: impl FnMut(usize, &Row) -> Value,
+) -> Vec<Value> {
+    let with_periods = |(index, row)| {
+        let mut value = columns(index, row);
+        match (&mut value, periods.get(&index)) {
+            (Value::Array(row), Some(periods)) => row.push(json!(periods)),
+            (Value::Object(row), Some(periods)) => {
+                row.insert("periods".to_owned(), json!(periods));
+            }
+            _ => {}
+        }
+        value
+    };
+    rows.iter()
+        .take(most)
+        .enumerate()
+        .map(with_periods)
+        .collect()
 }
