@@ -486,7 +486,7 @@ impl Driver {
         if occupation == Occupation::Serves && !self.windows.is_limited() {
             self.windows.limit(self.cpu_time.of(pids));
             if let Some(sampling) = &self.sampling {
-                sampling.calm();
+                sampling.serves();
             }
         }
         if alive.is_empty() {

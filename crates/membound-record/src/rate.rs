@@ -15,9 +15,11 @@ const SWITCH_COST_NS: f64 = 4000.0;
 /// Part of that where only the other timer runs: that of switches at which it is the next to expire.
 const RARE_PART: f64 = 0.1;
 /// Share of their CPU time that threads may lose to the timer with the short period.
-const MAX_LOST: f64 = 0.02;
-/// The same for enabling it again.
-const LOW_LOST: f64 = 0.01;
+const MAX_LOST: f64 = 0.04;
+/// The same in programs that serve requests, where it delays some of them by more.
+const MAX_LOST_SERVING: f64 = 0.01;
+/// Part of that share from which on it is not enabled again.
+const KEPT_PART: f64 = 0.5;
 /// When context switches are first read. The interval doubles with each reading, up to a limit: until the first
 /// reading, threads that switch often lose a fifth of their time.
 const FIRST_LOOK_NS: u64 = 20_000_000;
@@ -80,8 +82,9 @@ impl RateControl {
         *self.sampled.entry((pid, tid)).or_default() += 1;
     }
 
-    /// Reads context switches if that is due; returns the rate if it changes.
-    pub(crate) fn step(&mut self, now_ns: u64) -> Option<Rate> {
+    /// Reads context switches if that is due; returns the rate if it changes. `serves` tells whether programs
+    /// serve requests.
+    pub(crate) fn step(&mut self, now_ns: u64, serves: bool) -> Option<Rate> {
         if now_ns < self.look_at_ns {
             return None;
         }
@@ -92,9 +95,13 @@ impl RateControl {
         self.look_at_ns = now_ns + self.look_interval_ns;
         self.look(|(pid, tid)| Scheduled::of(pid, tid));
         let before = self.rate;
-        if self.lost > MAX_LOST {
+        let max_lost = match serves {
+            true => MAX_LOST_SERVING,
+            false => MAX_LOST,
+        };
+        if self.lost > max_lost {
             self.rate = Rate::Rare;
-        } else if self.lost < LOW_LOST {
+        } else if self.lost < KEPT_PART * max_lost {
             self.rate = Rate::Usual;
         }
         (self.rate != before).then_some(self.rate)
@@ -152,16 +159,18 @@ mod tests {
         let mut control = RateControl::default();
         // By its life at first: 100 switches in a millisecond, which cost 40 %.
         look(&mut control, 20, 2000);
-        assert_eq!(control.step(FIRST_LOOK_NS), Some(Rate::Rare));
+        assert_eq!(control.step(FIRST_LOOK_NS, false), Some(Rate::Rare));
         assert!((control.lost_part() - 0.04).abs() < 1e-9);
-        look(&mut control, 40, 2100);
-        assert_eq!(control.step(2 * FIRST_LOOK_NS), None, "not due");
-        // 5 in a millisecond are between the limits, 1 is not.
-        assert_eq!(control.step(1 << 40), None);
-        look(&mut control, 60, 2120);
-        assert_eq!(control.step(1 << 41), Some(Rate::Usual));
-        assert!((control.lost_part() - 0.004).abs() < 1e-9);
-        assert_eq!(control.step(1 << 42), None);
+        look(&mut control, 40, 2000);
+        assert_eq!(control.step(2 * FIRST_LOOK_NS, false), None, "not due");
+        // 3 % are between the limits, 1.6 % are not.
+        look(&mut control, 60, 2150);
+        assert_eq!(control.step(1 << 40, false), None);
+        look(&mut control, 80, 2230);
+        assert_eq!(control.step(1 << 41, false), Some(Rate::Usual));
+        assert!((control.lost_part() - 0.016).abs() < 1e-9);
+        assert_eq!(control.step(1 << 42, false), None);
+        assert_eq!(control.step(1 << 43, true), Some(Rate::Rare));
     }
 
     #[test]
@@ -170,7 +179,7 @@ mod tests {
             (0..4000)
                 .filter(|ms| {
                     let due_ns = control.look_at_ns;
-                    control.step(ms * 1_000_000);
+                    control.step(ms * 1_000_000, false);
                     control.look_at_ns != due_ns
                 })
                 .collect()

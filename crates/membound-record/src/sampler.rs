@@ -40,7 +40,7 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Sampling {
     stop: Arc<AtomicBool>,
-    is_calm: Arc<AtomicBool>,
+    serves: Arc<AtomicBool>,
     bell: Arc<Bell>,
     thread: JoinHandle<u64>,
     /// The receiving end of its batches.
@@ -58,13 +58,13 @@ impl Sampling {
         let stop = Arc::new(AtomicBool::new(false));
         let bell = sampler.bell();
         let (sender, batches) = channel();
-        let is_calm = Arc::new(AtomicBool::new(remote.is_none()));
+        let serves = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             sampler,
             clock,
             world,
             remote,
-            is_calm: Arc::clone(&is_calm),
+            serves: Arc::clone(&serves),
             counted: FxHashMap::default(),
             rate: RateControl::default(),
         };
@@ -74,16 +74,17 @@ impl Sampling {
             .spawn(move || reader.run(&stopped, &sender))?;
         Ok(Self {
             stop,
-            is_calm,
+            serves,
             bell,
             thread,
             batches,
         })
     }
 
-    /// From now on, the rings are polled rarely.
-    pub(crate) fn calm(&self) {
-        self.is_calm.store(true, Ordering::Relaxed);
+    /// Notes that programs serve requests: from now on, rings are polled rarely, and samples are rare where
+    /// threads switch at all often.
+    pub(crate) fn serves(&self) {
+        self.serves.store(true, Ordering::Relaxed);
     }
 
     /// Makes the thread read and send at once.
@@ -106,7 +107,7 @@ struct Reader {
     clock: Clock,
     world: Arc<Mutex<World>>,
     remote: Option<Remote>,
-    is_calm: Arc<AtomicBool>,
+    serves: Arc<AtomicBool>,
     /// CPU time of threads that have ended, summed over CPUs.
     counted: FxHashMap<ThreadId, u64>,
     rate: RateControl,
@@ -119,9 +120,10 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                let every = match self.is_calm.load(Ordering::Relaxed) {
-                    false => EVERY,
-                    true => CALM_INTERVAL,
+                let every = if self.remote.is_none() || self.serves() {
+                    CALM_INTERVAL
+                } else {
+                    EVERY
                 };
                 self.sampler.wait(every)
             };
@@ -136,10 +138,14 @@ impl Reader {
         }
     }
 
+    fn serves(&self) -> bool {
+        self.serves.load(Ordering::Relaxed)
+    }
+
     /// Changes the rate if that is due; to be called after reading the rings: samples at the former rate are
     /// dropped afterwards.
     fn change_rate(&mut self) {
-        let Some(rate) = self.rate.step(self.clock.now_ns()) else {
+        let Some(rate) = self.rate.step(self.clock.now_ns(), self.serves()) else {
             return;
         };
         if self.sampler.sample(rate).is_err() {
