@@ -247,11 +247,17 @@ fn objects_come_and_go_while_their_text_changes() {
         let counts = vec![count(first), sample(second)];
         let was_patched = || counts.iter().any(|it| executed(remote, it) > 0);
         let begun = Instant::now();
+        let mut stands = Duration::from_millis(3);
         wait("something was patched", || {
             remote.exchange(counts.clone());
-            sleep(Duration::from_millis(3));
+            sleep(stands);
             remote.exchange(Vec::new());
-            begun.elapsed() > Duration::from_secs(3) && was_patched()
+            let has_tried = begun.elapsed() > Duration::from_secs(3);
+            if has_tried {
+                // Other tests may leave no processor in time for an exchange.
+                stands += Duration::from_millis(1);
+            }
+            has_tried && was_patched()
         });
     });
 }
