@@ -91,6 +91,10 @@ struct UnfinishedFile {
 }
 
 impl UnfinishedFile {
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
     /// Whether planning it takes longer than there is time.
     fn outlasts(&self, limit: Duration) -> bool {
         Duration::from_millis(PLANNING_MS) * self.text_mib > limit * MAX_UNDONE
@@ -144,22 +148,22 @@ impl Drop for Planning {
 }
 
 /// To be called when all programs of this process have ended: waits at most `limit` until plans are finished
-/// and on disk, so that the next run of the same programs has them from its start. Files that would take longer
-/// are not waited for, nor those that wait for such a file.
+/// and on disk, so that the next run of the same programs has them from its start. Plans that would take longer
+/// are not waited for. While such a plan is being made, no plan is waited for.
 pub fn finish_plans(limit: Duration) {
     let mut state = UNFINISHED.state();
     state.programs_ended = true;
-    let is_large_in_progress =
-        |file: &Arc<UnfinishedFile>| file.has_begun.load(Ordering::Relaxed) && file.outlasts(limit);
-    if !state.files.iter().any(is_large_in_progress) {
-        UNFINISHED.changed.notify_all();
-        let wait = UNFINISHED
-            .changed
-            .wait_timeout_while(state, limit, |state| {
-                state.files.iter().any(|file| !file.outlasts(limit))
-            });
-        state = wait.unwrap_or_else(PoisonError::into_inner).0;
-    }
+    UNFINISHED.changed.notify_all();
+    let wait = UNFINISHED
+        .changed
+        .wait_timeout_while(state, limit, |state| {
+            let files = &state.files;
+            files.iter().any(|file| !file.outlasts(limit))
+                && !files
+                    .iter()
+                    .any(|file| file.has_begun() && file.outlasts(limit))
+        });
+    let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
     state.programs_ended = false;
 }
 

@@ -20,8 +20,9 @@ pub(crate) struct Pacing {
 impl Pacing {
     /// Sets whether the threads look rarely: each look takes a processor for which a program may have to wait.
     pub(crate) fn set_calm(&self, calm: bool) {
-        *self.is_calm() = calm;
-        self.changed.notify_all();
+        if std::mem::replace(&mut *self.is_calm(), calm) != calm {
+            self.changed.notify_all();
+        }
     }
 
     fn is_calm(&self) -> MutexGuard<'_, bool> {

@@ -74,6 +74,20 @@ impl Scheduled {
     }
 }
 
+/// Statistics of the threads of these processes, by process and thread number: of the first `most` processes, and
+/// of the first `most` threads of each. Threads that end meanwhile are left out.
+pub fn scheduled(
+    root: &Root,
+    pids: impl IntoIterator<Item = u32>,
+    most: usize,
+) -> impl Iterator<Item = ((u32, u32), Scheduled)> {
+    let threads = pids.into_iter().take(most).flat_map(move |pid| {
+        let ids = ids(root, pid).into_iter().take(most);
+        ids.map(move |id| (pid, id))
+    });
+    threads.filter_map(|(pid, id)| Some(((pid, id), Scheduled::of(pid, id)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -173,8 +173,6 @@ pub(crate) struct Driver {
     tidied_ns: u64,
     look_from: usize,
     serving: Serving,
-    /// Since when nothing has been patched in programs that serve requests.
-    calm_since_ns: Option<u64>,
     /// Samples in the file.
     pub(crate) samples: u64,
     /// Longest interval, in bytes, at which small blocks were sampled; 0: none were.
@@ -285,7 +283,6 @@ impl Driver {
             tidied_ns: 0,
             look_from: 0,
             serving: Serving::default(),
-            calm_since_ns: None,
             samples: 0,
             sampled_interval_bytes: 0,
             accesses: 0,
@@ -335,10 +332,14 @@ impl Driver {
 
     /// True if an iteration for each of perf's batches is enough.
     fn is_calm(&self) -> bool {
-        let is_clear = self.windows.is_limited() && self.windows.is_clear();
         self.sampling.is_some()
             && self.options.harvest.is_none()
-            && (self.remote.is_none() || is_clear)
+            && (self.remote.is_none() || self.is_left_in_peace())
+    }
+
+    /// True while nothing is patched in programs that serve requests.
+    fn is_left_in_peace(&self) -> bool {
+        self.windows.is_limited() && self.windows.is_clear()
     }
 
     /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
@@ -386,7 +387,9 @@ impl Driver {
         if self.elapsed_ns.is_none() {
             self.step_windows(now_ns);
         }
-        self.calm_down(now_ns);
+        if let Some(remote) = &self.remote {
+            remote.set_calm(self.is_left_in_peace());
+        }
         let reports = self.inbox.take();
         self.accept_reports(reports, now_ns);
         let most = if self.windows.is_open() {
@@ -425,23 +428,6 @@ impl Driver {
         if now_ns >= self.written_ns + self.write_every_ns() && !self.is_complete {
             self.written_ns = now_ns;
             self.write(now_ns);
-        }
-    }
-
-    /// Looks rarely while nothing is patched in programs that serve requests.
-    fn calm_down(&mut self, now_ns: u64) {
-        let Some(remote) = &self.remote else { return };
-        let has_peace = self.windows.is_limited() && self.windows.is_clear();
-        match self.calm_since_ns {
-            None if has_peace => {
-                self.calm_since_ns = Some(now_ns);
-                remote.set_calm(true);
-            }
-            Some(_) if !has_peace => {
-                self.calm_since_ns = None;
-                remote.set_calm(false);
-            }
-            _ => {}
         }
     }
 

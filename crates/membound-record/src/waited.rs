@@ -5,12 +5,11 @@
 //! one.
 
 use membound_platform::Root;
-use membound_platform::threads::{self, Scheduled};
+use membound_platform::threads;
 use rustc_hash::FxHashMap;
 
 /// Processes that are read, and threads of each. Programs with more of them have most processors anyway.
-const PROCESSES: usize = 16;
-const THREADS: usize = 16;
+const LOOKED_AT: usize = 16;
 
 /// A thread, by the kernel's numbers of its process and of itself.
 type Thread = (u32, u32);
@@ -26,12 +25,8 @@ pub(crate) struct Waited {
 impl Waited {
     /// Reads these processes' threads; returns the sum so far, in nanoseconds.
     pub(crate) fn of(&mut self, pids: impl IntoIterator<Item = u32>) -> u64 {
-        let threads = pids.into_iter().take(PROCESSES).flat_map(|pid| {
-            let ids = threads::ids(&Root::system(), pid).into_iter().take(THREADS);
-            ids.map(move |id| (pid, id))
-        });
-        let times: Vec<(Thread, u64)> = threads
-            .filter_map(|(pid, id)| Some(((pid, id), Scheduled::of(pid, id)?.waited_ns)))
+        let times = threads::scheduled(&Root::system(), pids, LOOKED_AT)
+            .map(|(thread, scheduled)| (thread, scheduled.waited_ns))
             .collect();
         self.add(times)
     }

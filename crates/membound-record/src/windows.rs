@@ -160,6 +160,12 @@ impl Windows {
         self.is_deferred = yes;
     }
 
+    /// Whether windows may be opened in programs that serve requests, or may do so.
+    fn may_open(&self, cpu_ns: u64) -> bool {
+        let limited = self.limited.as_ref();
+        !self.is_deferred && limited.is_none_or(|limited| limited.permits(cpu_ns))
+    }
+
     /// True after [`Self::limit`].
     pub(crate) const fn is_limited(&self) -> bool {
         self.limited.is_some()

@@ -1,4 +1,4 @@
-//! Tells programs that serve requests from those that compute.
+//! Decides whether programs serve requests or compute.
 
 use membound_platform::Root;
 use membound_platform::sockets::accepts_connections;
@@ -81,15 +81,13 @@ impl Serving {
     }
 }
 
-/// CPU time of and switches to all threads of these processes: a server's workers need not be those that accept.
+/// Sums over all threads of these processes. The processes that do a server's work need not be those that accept
+/// its connections.
 fn scheduled(root: &Root, pids: &[u32]) -> Scheduled {
     let mut sum = Scheduled::default();
-    for &pid in pids {
-        for thread in threads::ids(root, pid).into_iter().take(LOOKED_AT) {
-            let scheduled = Scheduled::of(pid, thread).unwrap_or_default();
-            sum.switches += scheduled.switches;
-            sum.cpu_ns += scheduled.cpu_ns;
-        }
+    for (_, scheduled) in threads::scheduled(root, pids.iter().copied(), LOOKED_AT) {
+        sum.switches += scheduled.switches;
+        sum.cpu_ns += scheduled.cpu_ns;
     }
     sum
 }

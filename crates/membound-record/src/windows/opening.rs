@@ -4,7 +4,7 @@ use membound_run::SiteId;
 use rustc_hash::FxHashSet;
 
 use super::window::{Now, Part, Phase, Window};
-use super::{Limited, PAUSE_NS, UNKNOWN_COST, Windows};
+use super::{PAUSE_NS, UNKNOWN_COST, Windows};
 use crate::budget::Work;
 use crate::groups::{COUNT_NS, FIRST_NS, USUAL_NS, Wanted};
 use crate::patcher::Patcher;
@@ -36,8 +36,7 @@ impl Windows {
         let closed = Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         };
-        let is_limited = |limited: &Limited| !limited.permits(now.cpu_ns);
-        if self.is_deferred || self.limited.as_ref().is_some_and(is_limited) {
+        if !self.may_open(now.cpu_ns) {
             return closed;
         }
         let left_ns = self.budget.left_ns(now.cpu_ns);
