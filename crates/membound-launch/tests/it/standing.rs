@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use membound_launch::{Registers, Remote, Standing};
+use membound_platform::{Root, threads};
 use membound_rewrite::patch::{self, Body};
 
 use crate::fixture::{Fixture, busy, could_be_patched};
@@ -96,17 +97,14 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
     let (session, out) = fixture.start(options, &["burn", "1500", "1"]);
     let (pid, remote) = (session.pid(), session.remote());
     let begun = Instant::now();
-    // The second thread does all the work.
+    // One thread does all the work; neither the first nor the agent's does any.
     let worker = loop {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten();
-        let numbers = tasks.filter_map(|it| it.ok()?.file_name().to_str()?.parse::<i32>().ok());
-        let worker = numbers.max().filter(|it| *it != pid.cast_signed());
+        let mut threads = threads::of(&Root::system(), pid).into_iter();
+        let worker = threads.find(|it| it.id != pid && it.ticks >= 2);
         let waited = begun.elapsed();
         assert!(waited < Duration::from_secs(60), "it begins");
         match worker {
-            Some(worker) => break worker,
+            Some(worker) => break worker.id.cast_signed(),
             None if fs::metadata(format!("/proc/{pid}")).is_err() => return,
             None => sleep(Duration::from_millis(5)),
         }
