@@ -1,6 +1,11 @@
 //! Sockets of processes.
 
 use std::collections::HashSet;
+use std::os::fd::RawFd;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_acceptconn;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::Root;
 
@@ -11,21 +16,46 @@ const MAX_DESCRIPTORS: usize = 1024;
 /// does not show its descriptors.
 #[must_use]
 pub fn accepts_connections(root: &Root, pid: u32) -> bool {
-    let listening = listening(root, pid);
-    if listening.is_empty() {
+    let (descriptors, inodes) = sockets(root, pid);
+    if descriptors.is_empty() {
         return false;
     }
-    let descriptors = format!("proc/{pid}/fd");
-    root.numbered(&descriptors, "")
-        .into_iter()
+    let asked = root.is_system().then(|| one_listens(pid, &descriptors));
+    asked.flatten().unwrap_or_else(|| {
+        // The kernel takes ten milliseconds to write its tables, however few sockets there are.
+        let listening = listening(root, pid);
+        inodes.iter().any(|inode| listening.contains(inode))
+    })
+}
+
+/// The descriptors of a process that are sockets, and their inodes.
+fn sockets(root: &Root, pid: u32) -> (Vec<RawFd>, Vec<String>) {
+    let place = format!("proc/{pid}/fd");
+    let numbers = root.numbered(&place, "").into_iter();
+    numbers
         .take(MAX_DESCRIPTORS)
-        .filter_map(|fd| root.link(format!("{descriptors}/{fd}")).ok())
-        .any(|target| {
-            let inode = target
-                .to_str()
-                .and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
-            inode.is_some_and(|inode| listening.contains(inode))
+        .filter_map(|number| {
+            let target = root.link(format!("{place}/{number}")).ok()?;
+            let target = target.to_str()?;
+            let inode = target.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some((RawFd::try_from(number).ok()?, inode.to_owned()))
         })
+        .unzip()
+}
+
+/// Whether one of these sockets of a process listens; `None` if the kernel does not permit to ask.
+fn one_listens(pid: u32, descriptors: &[RawFd]) -> Option<bool> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    for &descriptor in descriptors {
+        match pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty()) {
+            Ok(socket) if socket_acceptconn(&socket).unwrap_or(false) => return Some(true),
+            // One that was closed meanwhile does not listen.
+            Ok(_) | Err(Errno::BADF) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(false)
 }
 
 /// Inodes of the listening sockets in the network namespace of a process.
@@ -56,6 +86,7 @@ fn listening(root: &Root, pid: u32) -> HashSet<String> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -90,6 +121,10 @@ mod tests {
     #[test]
     fn the_kernel_shows_listening_sockets_of_this_process() {
         let own = std::process::id();
+        let connected = std::os::unix::net::UnixStream::pair().expect("there are descriptors");
+        let (descriptors, _) = sockets(&Root::system(), own);
+        assert!(descriptors.contains(&connected.0.as_raw_fd()));
+        assert_eq!(one_listens(own, &[connected.0.as_raw_fd()]), Some(false));
         let tcp = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         assert!(accepts_connections(&Root::system(), own));
         drop(tcp);
