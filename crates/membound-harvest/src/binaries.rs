@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use membound_rewrite::image::{Identity, Image};
-use membound_run::{Module, ModuleKind, RunData};
+use membound_run::{Module, ModuleId, ModuleKind, RunData};
 use membound_types::HarvestPlan;
 
 use crate::Error;
@@ -45,12 +45,9 @@ fn recorded(module: &Module) -> Option<String> {
     build_id.or_else(|| module.text_hash.as_ref().map(|id| format!("sha256:{id}")))
 }
 
-/// For each position in [`RunData::modules`], the bytes of the file if it is `needed`, or why there are none.
-pub(crate) fn read(
-    run: &RunData,
-    binaries: &dyn Binaries,
-    needed: &BTreeSet<usize>,
-) -> Vec<Result<Vec<u8>, String>> {
+/// For each position in [`RunData::modules`], the bytes of the file if anything was seen in it, or why there are none.
+pub(crate) fn read(run: &RunData, binaries: &dyn Binaries) -> Vec<Result<Vec<u8>, String>> {
+    let needed = needed_modules(run);
     let modules = run.modules.iter().enumerate();
     modules
         .map(|(index, module)| match module.kind {
@@ -65,11 +62,45 @@ pub(crate) fn read(
         .collect()
 }
 
+/// Positions of the modules with samples, sites or counted blocks.
+fn needed_modules(run: &RunData) -> BTreeSet<usize> {
+    let sampled = run
+        .samples
+        .iter()
+        .map(|sample| run.stacks[sample.stack.index()].frame);
+    let frames: BTreeSet<_> = sampled
+        .chain(run.sites.iter().map(|site| site.frame))
+        .chain(run.blocks.iter().map(|block| block.frame))
+        .collect();
+    frames
+        .into_iter()
+        .filter_map(|frame| run.frames[frame.index()].module)
+        .map(ModuleId::index)
+        .collect()
+}
+
+/// The images of the modules of `run`, whose bytes are `files`, or why a module has none.
+///
+/// # Errors
+/// If a file is not the one that was profiled.
+pub(crate) fn images<'a>(
+    run: &RunData,
+    files: &'a [Result<Vec<u8>, String>],
+) -> Result<Vec<Result<Image<'a>, String>>, Error> {
+    let modules = run.modules.iter().zip(files);
+    modules
+        .map(|(module, bytes)| match bytes {
+            Ok(bytes) => image(run, module, bytes),
+            Err(reason) => Ok(Err(reason.clone())),
+        })
+        .collect()
+}
+
 /// The image of a module of `run`, or why it has none.
 ///
 /// # Errors
 /// If the file is not the one that was profiled.
-pub(crate) fn image<'a>(
+fn image<'a>(
     run: &RunData,
     module: &Module,
     bytes: &'a [u8],

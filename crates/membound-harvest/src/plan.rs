@@ -51,31 +51,9 @@ pub fn plan(
     };
     let figures = membound_analyze::figures(run, &analysis);
     let machine = machine.or(run.meta.machine.as_deref());
-    let needed = needed_modules(run);
-    let files = binaries::read(run, binaries, &needed);
-    let mut images: Vec<Result<Image<'_>, String>> = Vec::new();
-    for (module, bytes) in run.modules.iter().zip(&files) {
-        images.push(match bytes {
-            Ok(bytes) => binaries::image(run, module, bytes)?,
-            Err(reason) => Err(reason.clone()),
-        });
-    }
-    // The groundwork of a file takes time, so it is made only where it is needed.
-    let of_sites: BTreeSet<usize> = run
-        .sites
-        .iter()
-        .filter_map(|site| run.frames[site.frame.index()].module)
-        .map(ModuleId::index)
-        .collect();
-    let patches: Vec<Option<Patches<'_>>> = images
-        .iter()
-        .enumerate()
-        .map(|(index, image)| {
-            let needed = options.limits.is_some() || of_sites.contains(&index);
-            image.as_ref().ok().filter(|_| needed).map(Patches::of)
-        })
-        .collect();
-
+    let files = binaries::read(run, binaries);
+    let images = binaries::images(run, &files)?;
+    let patches = groundwork(run, &images, options);
     let considered = Considered::new(run, &figures, &images, &patches, earlier);
     let decisions = choose::choose(
         &considered.candidates,
@@ -83,31 +61,10 @@ pub fn plan(
         figures.stall_ns,
         options,
     );
-    let mut sites: Vec<HarvestSite> = considered
-        .accesses
-        .iter()
-        .zip(&considered.refusals)
-        .zip(&decisions)
-        .map(|((access, refused), decision)| {
-            of_load(run, &figures, access, decision, refused.clone())
-        })
-        .collect();
-    sites.sort_by(|a, b| {
-        (b.chosen.cmp(&a.chosen))
-            .then(b.predicted_gain_ns.total_cmp(&a.predicted_gain_ns))
-            .then(b.stall_fraction.total_cmp(&a.stall_fraction))
-            .then_with(|| (&a.module, a.offset).cmp(&(&b.module, b.offset)))
-    });
-
-    let chosen: BTreeSet<usize> = considered
-        .accesses
-        .iter()
-        .zip(&decisions)
-        .filter(|(_, decision)| decision.chosen)
-        .map(|(access, _)| access.site.index())
-        .collect();
+    let mut sites = considered.sites(run, &figures, &decisions);
     let mut functions = Vec::new();
     if let Some(limits) = options.limits {
+        let chosen = considered.chosen(&decisions);
         let code = Code {
             run,
             images: &images,
@@ -115,9 +72,9 @@ pub fn plan(
             times: times::times(run, &figures, |site| chosen.contains(&site)),
             usual: usual(run, machine),
         };
-        let (bounding, of_functions) = code.bound(&chosen, limits);
+        let bounding;
+        (bounding, functions) = code.bound(&chosen, limits);
         sites.extend(bounding);
-        functions = of_functions;
         for function in &mut functions {
             function.time_fraction /= figures.cpu_ns.max(1.0);
         }
@@ -141,20 +98,25 @@ pub fn plan(
     })
 }
 
-/// Positions of the modules with samples, sites or counted blocks.
-fn needed_modules(run: &RunData) -> BTreeSet<usize> {
-    let sampled = run
-        .samples
+/// What patches of each module need; it takes time, so it is made only for modules that have sites or are bounded.
+fn groundwork<'a>(
+    run: &RunData,
+    images: &'a [Result<Image<'a>, String>],
+    options: &Options,
+) -> Vec<Option<Patches<'a>>> {
+    let of_sites: BTreeSet<usize> = run
+        .sites
         .iter()
-        .map(|sample| run.stacks[sample.stack.index()].frame);
-    let frames: BTreeSet<_> = sampled
-        .chain(run.sites.iter().map(|site| site.frame))
-        .chain(run.blocks.iter().map(|block| block.frame))
-        .collect();
-    frames
-        .into_iter()
-        .filter_map(|frame| run.frames[frame.index()].module)
+        .filter_map(|site| run.frames[site.frame.index()].module)
         .map(ModuleId::index)
+        .collect();
+    images
+        .iter()
+        .enumerate()
+        .map(|(index, image)| {
+            let needed = options.limits.is_some() || of_sites.contains(&index);
+            image.as_ref().ok().filter(|_| needed).map(Patches::of)
+        })
         .collect()
 }
 
@@ -234,6 +196,32 @@ impl<'a> Considered<'a> {
             });
         }
         considered
+    }
+
+    /// The accesses as sites of a plan: first those that were chosen, each by decreasing gain.
+    fn sites(&self, run: &RunData, figures: &Figures, decisions: &[Decision]) -> Vec<HarvestSite> {
+        let accesses = self.accesses.iter().zip(&self.refusals).zip(decisions);
+        let mut sites: Vec<HarvestSite> = accesses
+            .map(|((access, refused), decision)| {
+                of_load(run, figures, access, decision, refused.clone())
+            })
+            .collect();
+        sites.sort_by(|a, b| {
+            (b.chosen.cmp(&a.chosen))
+                .then(b.predicted_gain_ns.total_cmp(&a.predicted_gain_ns))
+                .then(b.stall_fraction.total_cmp(&a.stall_fraction))
+                .then_with(|| (&a.module, a.offset).cmp(&(&b.module, b.offset)))
+        });
+        sites
+    }
+
+    /// Positions of the chosen sites in the run.
+    fn chosen(&self, decisions: &[Decision]) -> BTreeSet<usize> {
+        let accesses = self.accesses.iter().zip(decisions);
+        accesses
+            .filter(|(_, decision)| decision.chosen)
+            .map(|(access, _)| access.site.index())
+            .collect()
     }
 }
 

@@ -18,6 +18,7 @@ use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
 use super::views::HookState;
 use super::wraps::{self, Wrap};
 use super::{Body, Hooks, Options, Refusal, Sites, syscalls, yields};
+use crate::RegisterSet;
 use crate::flow::{Access, Analyst, Direction, access};
 
 /// An instruction that was to be patched.
@@ -67,96 +68,18 @@ pub(super) fn plan(
     analyst: &mut Analyst,
     chunk: &mut Chunk,
 ) -> PlannedFunction {
-    let mut found = PlannedFunction::default();
-    let mut bodies = Vec::new();
-    let mut items = Vec::new();
-    let mut untouched = None;
-    let mut blocks = match &options.sites {
-        Sites::Blocks(starts) => blocks::choose(subject, starts, options, chunk.out.origin),
-        Sites::All | Sites::At(_) | Sites::Instructions(_) => Vec::new(),
-    }
-    .into_iter()
-    .peekable();
-    for (index, instruction) in subject.function.instructions.iter().enumerate() {
-        let mut item = Item {
-            form: movable(subject, instruction, chunk.out.origin),
-            ..Item::default()
-        };
-        if instruction.code() == Code::Syscall {
-            if options.hooks != Hooks::LeaveOut {
-                hook(
-                    subject,
-                    index,
-                    options,
-                    analyst,
-                    &mut item,
-                    &mut bodies,
-                    &mut found,
-                );
-            }
-            // A block that consists of the system call alone.
-            if let Some((address, _)) = selected_site(options, index, instruction, &mut blocks) {
-                found.sites.push(Site {
-                    instruction: index,
-                    at: instruction.ip(),
-                    address,
-                    direction: Direction::Both,
-                    number: Err(Refusal::NotRelocatable),
-                });
-            }
-        } else if let Some((address, access)) =
-            selected_site(options, index, instruction, &mut blocks)
-        {
-            item.call = is_call(options, instruction);
-            let body = options.body_at(address);
-            let mut around = Surroundings::before(subject.liveness, index);
-            if matches!(body, Body::Yield(_)) {
-                let untouched = *untouched.get_or_insert_with(|| {
-                    yields::untouched_state(&subject.function.instructions, analyst)
-                });
-                around.live =
-                    yields::state_to_save(around.live, untouched, subject.unused, options);
-            }
-            let companions =
-                |operand| companions::of(&subject.function.instructions, index, operand, analyst);
-            let settled = SettledBody::settle(
-                body,
-                options,
-                around,
-                instruction,
-                access.as_ref(),
-                companions,
-            );
-            let untouchable = is_untouchable(subject.function, instruction);
-            let number = match settled {
-                _ if untouchable => Err(Refusal::Rseq),
-                _ if lacks_operand(options, body, instruction, access.as_ref()) => {
-                    Err(Refusal::Operand)
-                }
-                _ if is_overlapped(subject.function, instruction) => Err(Refusal::UnresolvedFlow),
-                Ok(body) => {
-                    item.has_site = true;
-                    bodies.push((
-                        index,
-                        Work {
-                            body,
-                            kind: WorkKind::Site,
-                        },
-                    ));
-                    Ok(u32::MAX)
-                }
-                Err(refusal) => Err(refusal),
-            };
-            found.sites.push(Site {
-                instruction: index,
-                at: instruction.ip(),
-                address,
-                direction: access.map_or(Direction::Both, |access| access.direction),
-                number,
-            });
-        }
-        items.push(item);
-    }
+    let mut search = Search {
+        subject,
+        options,
+        analyst,
+        untouched: None,
+        bodies: Vec::new(),
+        found: PlannedFunction::default(),
+    };
+    let mut items = search.all(chunk.out.origin);
+    let Search {
+        bodies, mut found, ..
+    } = search;
     found.wraps = wraps::plan(subject.function, &chunk.wrapped, &mut items);
     if bodies.is_empty() && found.wraps.is_empty() {
         return found;
@@ -197,6 +120,165 @@ pub(super) fn plan(
     }
     found.groups = groups.groups;
     found
+}
+
+/// A search for sites and hooks in a function.
+struct Search<'a> {
+    subject: &'a Subject<'a>,
+    options: &'a Options,
+    analyst: &'a mut Analyst,
+    /// State that the function does not write; computed at the first yield.
+    untouched: Option<RegisterSet>,
+    /// What is to be put before which instruction.
+    bodies: Vec<(usize, Work)>,
+    found: PlannedFunction,
+}
+
+impl Search<'_> {
+    /// Finds all sites and hooks; returns an item for each instruction. Trampolines will lie near `origin`.
+    fn all(&mut self, origin: u64) -> Vec<Item> {
+        let subject = self.subject;
+        let mut blocks = match &self.options.sites {
+            Sites::Blocks(starts) => blocks::choose(subject, starts, self.options, origin),
+            Sites::All | Sites::At(_) | Sites::Instructions(_) => Vec::new(),
+        }
+        .into_iter()
+        .peekable();
+        let instructions = subject.function.instructions.iter().enumerate();
+        instructions
+            .map(|(index, instruction)| {
+                let mut item = Item {
+                    form: movable(subject, instruction, origin),
+                    ..Item::default()
+                };
+                let selected = selected_site(self.options, index, instruction, &mut blocks);
+                if instruction.code() == Code::Syscall {
+                    if self.options.hooks != Hooks::LeaveOut {
+                        self.hook(index, &mut item);
+                    }
+                    // A block that consists of the system call alone.
+                    if let Some((address, _)) = selected {
+                        self.add_site(index, address, None, Err(Refusal::NotRelocatable));
+                    }
+                } else if let Some((address, access)) = selected {
+                    item.call = is_call(self.options, instruction);
+                    let number = match self.body(index, address, access.as_ref()) {
+                        Ok(body) => {
+                            item.has_site = true;
+                            self.insert(index, body, WorkKind::Site);
+                            Ok(u32::MAX)
+                        }
+                        Err(refusal) => Err(refusal),
+                    };
+                    self.add_site(index, address, access, number);
+                }
+                item
+            })
+            .collect()
+    }
+
+    /// The body of the site at this instruction, whose address is `address`.
+    fn body(
+        &mut self,
+        index: usize,
+        address: u64,
+        access: Option<&Access>,
+    ) -> Result<SettledBody, Refusal> {
+        let Self {
+            subject, options, ..
+        } = *self;
+        let instruction = &subject.function.instructions[index];
+        let body = options.body_at(address);
+        if is_untouchable(subject.function, instruction) {
+            return Err(Refusal::Rseq);
+        }
+        if lacks_operand(options, body, instruction, access) {
+            return Err(Refusal::Operand);
+        }
+        if is_overlapped(subject.function, instruction) {
+            return Err(Refusal::UnresolvedFlow);
+        }
+        let around = match body {
+            Body::Yield(_) => self.before_switch(index),
+            _ => Surroundings::before(subject.liveness, index),
+        };
+        let companions =
+            |operand| companions::of(&subject.function.instructions, index, operand, self.analyst);
+        SettledBody::settle(body, options, around, instruction, access, companions)
+    }
+
+    /// The surroundings of a body that switches to another context, which saves what is alive.
+    fn before_switch(&mut self, index: usize) -> Surroundings {
+        let Self {
+            subject, options, ..
+        } = *self;
+        let untouched = *self.untouched.get_or_insert_with(|| {
+            yields::untouched_state(&subject.function.instructions, self.analyst)
+        });
+        let mut around = Surroundings::before(subject.liveness, index);
+        around.live = yields::state_to_save(around.live, untouched, subject.unused, options);
+        around
+    }
+
+    /// Adds the hook of a `syscall` instruction.
+    fn hook(&mut self, index: usize, item: &mut Item) {
+        let Self {
+            subject, options, ..
+        } = *self;
+        let instruction = &subject.function.instructions[index];
+        let number = syscalls::number(subject.function, index, self.analyst);
+        let may_wait = syscalls::may_wait(number, options.hooks);
+        let is_seen = syscalls::is_seen(number, options.hooks)
+            && !syscalls::may_lack_stack(subject.function, index, number, self.analyst);
+        let state = if !may_wait && !is_seen {
+            HookState::NotNeeded
+        } else if is_untouchable(subject.function, instruction) {
+            HookState::Refused(Refusal::Rseq)
+        } else if is_overlapped(subject.function, instruction) {
+            HookState::Refused(Refusal::UnresolvedFlow)
+        } else {
+            let settled = match may_wait {
+                true => SettledBody::wait(self.before_switch(index), options),
+                false => SettledBody::syscall(Surroundings::before(subject.liveness, index)),
+            };
+            match settled {
+                Ok(body) => {
+                    item.form = Some(Form::Verbatim);
+                    item.has_site = true;
+                    item.at_any_price = true;
+                    self.insert(index, body, WorkKind::Hook);
+                    HookState::Hooked
+                }
+                Err(refusal) => HookState::Refused(refusal),
+            }
+        };
+        self.found.hooks.push(Hook {
+            address: instruction.ip(),
+            number,
+            state,
+            instruction: index,
+        });
+    }
+
+    fn insert(&mut self, index: usize, body: SettledBody, kind: WorkKind) {
+        self.bodies.push((index, Work { body, kind }));
+    }
+
+    fn add_site(
+        &mut self,
+        index: usize,
+        address: u64,
+        access: Option<Access>,
+        number: Result<u32, Refusal>,
+    ) {
+        self.found.sites.push(Site {
+            instruction: index,
+            at: self.subject.function.instructions[index].ip(),
+            address,
+            direction: access.map_or(Direction::Both, |access| access.direction),
+            number,
+        });
+    }
 }
 
 /// The loop at the start of a group, if it is to lie in the group's trampoline as a whole.
@@ -307,58 +389,4 @@ fn refuse(found: &mut PlannedFunction, index: usize, refusal: Refusal) {
             wrap.view.state = HookState::Refused(refusal);
         }
     }
-}
-
-fn hook(
-    subject: &Subject<'_>,
-    index: usize,
-    options: &Options,
-    analyst: &mut Analyst,
-    item: &mut Item,
-    bodies: &mut Vec<(usize, Work)>,
-    found: &mut PlannedFunction,
-) {
-    let instruction = &subject.function.instructions[index];
-    let number = syscalls::number(subject.function, index, analyst);
-    let may_wait = syscalls::may_wait(number, options.hooks);
-    let is_seen = syscalls::is_seen(number, options.hooks)
-        && !syscalls::may_lack_stack(subject.function, index, number, analyst);
-    let state = if !may_wait && !is_seen {
-        HookState::NotNeeded
-    } else if is_untouchable(subject.function, instruction) {
-        HookState::Refused(Refusal::Rseq)
-    } else if is_overlapped(subject.function, instruction) {
-        HookState::Refused(Refusal::UnresolvedFlow)
-    } else {
-        let mut around = Surroundings::before(subject.liveness, index);
-        let settled = if may_wait {
-            let untouched = yields::untouched_state(&subject.function.instructions, analyst);
-            around.live = yields::state_to_save(around.live, untouched, subject.unused, options);
-            SettledBody::wait(around, options)
-        } else {
-            SettledBody::syscall(around)
-        };
-        match settled {
-            Ok(body) => {
-                item.form = Some(Form::Verbatim);
-                item.has_site = true;
-                item.at_any_price = true;
-                bodies.push((
-                    index,
-                    Work {
-                        body,
-                        kind: WorkKind::Hook,
-                    },
-                ));
-                HookState::Hooked
-            }
-            Err(refusal) => HookState::Refused(refusal),
-        }
-    };
-    found.hooks.push(Hook {
-        address: instruction.ip(),
-        number,
-        state,
-        instruction: index,
-    });
 }

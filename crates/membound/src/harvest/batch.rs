@@ -23,7 +23,7 @@ mod sets;
 
 use std::io::{IsTerminal, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 
@@ -85,27 +85,13 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option
         .map_err(anyhow::Error::msg)
         .with_context(|| args.list.display().to_string())?;
     let given = listed.len();
-    let mut json = None;
-    let mut log = None;
-    if args.dry_run {
-        let path = args
-            .joblog
-            .as_ref()
-            .filter(|_| resumed_jobs(args).is_some());
-        let content = path.and_then(|path| std::fs::read(path).ok());
-        skip(&mut listed, &content.unwrap_or_default(), args);
-    } else {
-        json = args.json.as_deref().map(Target::open).transpose()?;
-        if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
-            anyhow::bail!("--json to stdout needs --output: jobs print there too");
+    let (json, mut log) = match args.dry_run {
+        true => {
+            skip_as_logged(&mut listed, args);
+            (None, None)
         }
-        if let Some(path) = &args.joblog {
-            let (opened, content) = JobLog::open(path, resumed_jobs(args).is_some())
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            skip(&mut listed, &content, args);
-            log = Some((path.clone(), opened));
-        }
-    }
+        false => (json(args)?, log(&mut listed, args)?),
+    };
     let keeper = Keeper::open();
     let jobs = known::jobs(&listed, &keeper.known, listed.len() > 1);
     let expected: Vec<Expected> = jobs.iter().map(|job| job.expected).collect();
@@ -117,22 +103,13 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option
         show(&listed, &mut lineup);
         return Ok(None);
     }
-    let order = if args.keep_order {
-        PrintOrder::list(listed.iter().map(|it| it.number))
-    } else {
-        PrintOrder::Ends
-    };
-    let outputs = Outputs::prepare(args.output.as_deref(), order).with_context(|| {
-        let temporary = std::env::temp_dir();
-        let place = args.output.as_deref().unwrap_or(&temporary);
-        format!("cannot write to {}", place.display())
-    })?;
+    let outputs = outputs(&listed, args)?;
     // Everything else was checked: what an earlier batch wrote may be removed.
     if let Some((path, log)) = &mut log {
         log.begin()
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let given = BatchScope {
+    let scope = BatchScope {
         listed: given,
         skipped: given - listed.len(),
         slots,
@@ -140,6 +117,68 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option
     };
     let is_known = expected.iter().any(|it| it.wall_s.is_some());
     let can_harvest = jobs.iter().any(|job| job.plan.is_some());
+    let (harvest, machine) = harvest(args, can_harvest)?;
+    let batch = Batch {
+        line: Line::new(listed.len(), args.progress != Shown::Off),
+        listed,
+        jobs,
+        queue: Queue::new(lineup, slots),
+        halt: args.halt.unwrap_or(Halt::Never),
+        harvest,
+        machine,
+        outputs,
+        log,
+        keeper,
+        pace: Pace::new(is_known),
+    };
+    Ok(Some((batch, scope, json)))
+}
+
+/// Removes the jobs that a log lists as done, without opening it for writing.
+fn skip_as_logged(listed: &mut Vec<Listed>, args: &BatchArgs) {
+    let path = args
+        .joblog
+        .as_ref()
+        .filter(|_| resumed_jobs(args).is_some());
+    let content = path.and_then(|path| std::fs::read(path).ok());
+    skip(listed, &content.unwrap_or_default(), args);
+}
+
+/// Where the document goes.
+fn json(args: &BatchArgs) -> anyhow::Result<Option<Target>> {
+    let json = args.json.as_deref().map(Target::open).transpose()?;
+    if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
+        anyhow::bail!("--json to stdout needs --output: jobs print there too");
+    }
+    Ok(json)
+}
+
+/// Opens the log, and removes the jobs that it lists as done.
+fn log(listed: &mut Vec<Listed>, args: &BatchArgs) -> anyhow::Result<Option<(PathBuf, JobLog)>> {
+    let Some(path) = &args.joblog else {
+        return Ok(None);
+    };
+    let (log, content) = JobLog::open(path, resumed_jobs(args).is_some())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    skip(listed, &content, args);
+    Ok(Some((path.clone(), log)))
+}
+
+/// Where the jobs' output goes.
+fn outputs(listed: &[Listed], args: &BatchArgs) -> anyhow::Result<Outputs> {
+    let order = match args.keep_order {
+        true => PrintOrder::list(listed.iter().map(|it| it.number)),
+        false => PrintOrder::Ends,
+    };
+    Outputs::prepare(args.output.as_deref(), order).with_context(|| {
+        let temporary = std::env::temp_dir();
+        let place = args.output.as_deref().unwrap_or(&temporary);
+        format!("cannot write to {}", place.display())
+    })
+}
+
+/// Whether jobs are harvested, and the profile of the machine that this needs. `can_harvest`: some jobs have plans.
+fn harvest(args: &BatchArgs, can_harvest: bool) -> anyhow::Result<(BatchHarvest, Option<PathBuf>)> {
     let machine = if args.machine.is_some() || (can_harvest && args.harvest != BatchHarvest::Off) {
         scavengers::machine(args.machine.as_deref())?.filter(|_| can_harvest)
     } else {
@@ -157,20 +196,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, BatchScope, Option
         Some(_) if !membound_launch::AGENT.is_empty() => args.harvest,
         _ => BatchHarvest::Off,
     };
-    let batch = Batch {
-        line: Line::new(listed.len(), args.progress != Shown::Off),
-        listed,
-        jobs,
-        queue: Queue::new(lineup, slots),
-        halt: args.halt.unwrap_or(Halt::Never),
-        harvest,
-        machine,
-        outputs,
-        log,
-        keeper,
-        pace: Pace::new(is_known),
-    };
-    Ok(Some((batch, given, json)))
+    Ok((harvest, machine))
 }
 
 /// The bytes of the list; `-` is standard input.
