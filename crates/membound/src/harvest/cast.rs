@@ -6,9 +6,9 @@ use std::sync::Arc;
 use membound_types::{HarvestRole, PlanSource};
 
 use super::copies::Member;
-use super::learning::{Observation, ObservationTask, Subject, file_bytes, pays_to_profile};
+use super::learning::{Observation, ObservationTask, PROFILING_BUDGET_SHARE, Profiling, Subject};
 use super::ordinary::{ObservationResult, Ordinary, Processes};
-use super::plans::{self, CacheEntry, CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin};
+use super::plans::{self, CacheEntry, PlanMaker, PlanRequest, PlanWithOrigin, Timed};
 use super::programs::{Program, texts};
 use super::roles;
 use crate::output;
@@ -42,6 +42,8 @@ pub(super) struct RoleAssignment {
     pub(super) ordinary: Vec<Ordinary>,
     /// Copies that wait for a plan from another copy.
     pub(super) held: Vec<Member>,
+    /// What profiling may still cost, in seconds.
+    profiling_budget_s: f64,
 }
 
 impl RoleAssignment {
@@ -58,6 +60,7 @@ impl RoleAssignment {
             harvested: Vec::new(),
             ordinary: Vec::new(),
             held: Vec::new(),
+            profiling_budget_s: 0.0,
         }
     }
 
@@ -74,7 +77,7 @@ impl RoleAssignment {
                 return None;
             }
             CacheEntry::Refused(why) => why,
-            CacheEntry::Nothing | CacheEntry::CpuTimes(_) => {
+            CacheEntry::Nothing | CacheEntry::Timed(_) => {
                 match self.task(HarvestRole::Primary, command) {
                     Some(task) => return Some(task),
                     None => UNMEASURED.to_owned(),
@@ -86,15 +89,17 @@ impl RoleAssignment {
         None
     }
 
-    /// Assigns the copies of one scavenger; `alike` is the number of all copies of programs with the same
-    /// words.
-    pub(super) fn scavenger(
-        &mut self,
-        scavenger: &Program,
-        copies: Vec<Member>,
-        alike: usize,
-        rehearses: bool,
-    ) {
+    /// Adds what `copies` of this scavenger took when it was timed to the time of which profiling may cost a share.
+    pub(super) fn expect(&mut self, scavenger: &Program, copies: u32) {
+        let timed = self
+            .maker
+            .timed(&plan_request(HarvestRole::Scavenger, scavenger));
+        let cpu_s = timed.map_or(0.0, |timed| timed.cpu_s);
+        self.profiling_budget_s += PROFILING_BUDGET_SHARE * cpu_s * f64::from(copies);
+    }
+
+    /// Assigns the copies of one scavenger.
+    pub(super) fn scavenger(&mut self, scavenger: &Program, copies: Vec<Member>, rehearses: bool) {
         if let Some(why) = &scavenger.no_scavenger {
             return self.run_ordinary(copies, why);
         }
@@ -108,50 +113,51 @@ impl RoleAssignment {
                 }
             }
             CacheEntry::Refused(why) => self.run_ordinary(copies, &why),
-            CacheEntry::Nothing => self.learn(scavenger, copies, None, alike),
-            CacheEntry::CpuTimes(cpu_times) => {
-                self.learn(scavenger, copies, Some(cpu_times), alike)
-            }
+            CacheEntry::Nothing => self.learn(scavenger, copies, None),
+            CacheEntry::Timed(timed) => self.learn(scavenger, copies, Some(timed)),
         }
     }
 
     /// Runs the first copy as an ordinary process and profiles or times it; the other copies wait for the
-    /// result, unless it is known that no plan will come of it. `cpu_times` is its CPU time where that is known.
-    /// A scavenger alongside a command uses only time that the command leaves, so it is profiled without that
-    /// check.
-    fn learn(
-        &mut self,
-        scavenger: &Program,
-        mut copies: Vec<Member>,
-        cpu_times: Option<CpuTimes>,
-        alike: usize,
-    ) {
+    /// result, unless it is known that no plan will come of it. `timed` is what is known of it.
+    /// A scavenger alongside a command uses only time that the command leaves, so it is always profiled.
+    fn learn(&mut self, scavenger: &Program, mut copies: Vec<Member>, timed: Option<Timed>) {
         let Some(mut task) = self.task(HarvestRole::Scavenger, scavenger) else {
             return self.run_ordinary(copies, UNMEASURED);
         };
-        let bytes = file_bytes(&scavenger.path);
-        let pays = self.beside_command
-            || cpu_times.is_some_and(|cpu_times| pays_to_profile(cpu_times, bytes, alike));
-        let no_plan = cpu_times
-            .filter(|_| !pays)
-            .map(|cpu_times| too_short(cpu_times.cpu_s));
-        // Another scavenger with the same words may be profiled already.
-        let is_observed = self
-            .ordinary
-            .iter()
-            .any(|it| it.task.is_some() && it.scavenger.arguments == scavenger.words);
-        if !is_observed && !copies.is_empty() {
-            task.before_s = cpu_times.map_or(0.0, |cpu_times| cpu_times.sum_s);
-            if !pays {
-                // The sum over its runs decides later whether profiling pays.
+        // Another scavenger with the same words may be observed already.
+        let observed = self.ordinary.iter().find_map(|it| {
+            let task = it.task.as_ref()?;
+            (it.scavenger.arguments == scavenger.words).then_some(task.subject)
+        });
+        let is_affordable = match (observed, timed) {
+            (Some(subject), _) => subject == Subject::Plan,
+            (None, Some(timed)) => self.beside_command || self.afford(&mut task, timed),
+            (None, None) => self.beside_command,
+        };
+        if observed.is_none() && !copies.is_empty() {
+            if !is_affordable {
                 task.subject = Subject::CpuTime;
             }
             self.ordinary.push(first(copies.remove(0), task));
         }
+        let no_plan = timed.filter(|_| !is_affordable);
+        let no_plan = no_plan.map(|timed| too_expensive(timed.cpu_s));
         match no_plan {
             Some(why) => self.run_ordinary(copies, &why),
             None => self.hold(copies),
         }
+    }
+
+    /// Takes the cost of profiling this program from the budget, if that suffices.
+    fn afford(&mut self, task: &mut ObservationTask, timed: Timed) -> bool {
+        let budget_s = self.profiling_budget_s;
+        let Some(profiling) = Profiling::within(budget_s, timed, self.maker.duration) else {
+            return false;
+        };
+        self.profiling_budget_s -= profiling.cost_s;
+        task.duration = profiling.duration;
+        true
     }
 
     /// Has copies wait for the plan of another one. Beside a command they run at once, since they use only
@@ -176,7 +182,7 @@ impl RoleAssignment {
         }
         let plan_request = plan_request(role, program);
         match self.maker.known(&plan_request) {
-            CacheEntry::Nothing | CacheEntry::CpuTimes(_) if rehearses => {
+            CacheEntry::Nothing | CacheEntry::Timed(_) if rehearses => {
                 match self.maker.rehearse(&plan_request) {
                     Ok(followed) => CacheEntry::Plan(Box::new(followed)),
                     Err(error) => CacheEntry::Refused(output::one_line(&error)),
@@ -206,7 +212,7 @@ impl RoleAssignment {
             maker: Arc::clone(&self.maker),
             plan_request: plan_request(role, program),
             subject: Subject::Plan,
-            before_s: 0.0,
+            duration: self.maker.duration,
         })
     }
 
@@ -252,15 +258,20 @@ impl RoleAssignment {
             .partition(|(scavenger, _)| scavenger.arguments == task.plan_request.words);
         self.held = others;
         let why = match learned {
-            Observation::CpuTimes(cpu_times)
-                if pays_to_profile(cpu_times, file_bytes(&task.plan_request.path), these.len()) =>
-            {
-                task.subject = Subject::Plan;
-                processes.add(first(these.remove(0), task));
-                self.held.extend(these);
-                return;
+            Observation::Timed(timed) => {
+                // Copies wait only where nothing was known: their time was not expected before.
+                if !these.is_empty() {
+                    self.profiling_budget_s +=
+                        PROFILING_BUDGET_SHARE * timed.cpu_s * (these.len() + 1) as f64;
+                }
+                if !these.is_empty() && self.afford(&mut task, timed) {
+                    task.subject = Subject::Plan;
+                    processes.add(first(these.remove(0), task));
+                    self.held.extend(these);
+                    return;
+                }
+                Some(too_expensive(timed.cpu_s))
             }
-            Observation::CpuTimes(cpu_times) => Some(too_short(cpu_times.cpu_s)),
             Observation::NoPlan(why) => Some(why),
             Observation::Plan(followed) => {
                 let why = roles::why_without_slices(&followed.plan, self.beside_command);
@@ -291,8 +302,11 @@ fn first((scavenger, copy_request): Member, task: ObservationTask) -> Ordinary {
     }
 }
 
-fn too_short(cpu_s: f64) -> String {
-    format!("it takes {cpu_s:.2} s of CPU time, which is too little for a plan to pay")
+fn too_expensive(cpu_s: f64) -> String {
+    format!(
+        "it takes {cpu_s:.2} s of CPU time, and profiling it would cost more than {:.0} % of the harvest's",
+        PROFILING_BUDGET_SHARE * 100.0
+    )
 }
 
 /// A scavenger as an ordinary process, for the reason given.

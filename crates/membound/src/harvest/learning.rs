@@ -15,7 +15,7 @@ use membound_types::HarvestRole;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::plans::{CpuTimes, PlanMaker, PlanRequest, PlanWithOrigin, STARTS_OTHERS};
+use super::plans::{PlanMaker, PlanRequest, PlanWithOrigin, STARTS_OTHERS, Timed};
 use crate::output;
 
 /// Time between two checks whether a recording is complete although its program runs on.
@@ -34,32 +34,51 @@ pub(super) fn planning_time(elapsed: Duration) -> Duration {
     (elapsed / 30 + MIN_WAIT).min(MAX_WAIT)
 }
 
-/// Minimum CPU time of one copy of a program for it to be profiled, in seconds.
-const MIN_COPY_CPU_S: f64 = 0.3;
-/// Cost of profiling: a share of the program's time, and a fixed part in seconds for planning the agent's
-/// changes and the plan itself.
+/// Share of the time of all programs of a harvest that profiling may cost.
+pub(super) const PROFILING_BUDGET_SHARE: f64 = 0.03;
+/// Minimum CPU time of a program for it to be profiled, in seconds.
+const MIN_CPU_S: f64 = 0.3;
+/// A profile lasts at least so long, in seconds, and for at least this share of the program's time: one that ends
+/// while the program prepares its data makes a plan for that.
+const MIN_PROFILE_S: f64 = 1.0;
+const MIN_PROFILED_SHARE: f64 = 0.25;
+/// Cost of profiling: a share of the profiled time, and a fixed part in seconds for the agent and the plan itself.
 const PROFILING_COST_SHARE: f64 = 0.08;
-const MIN_PROFILED_S: f64 = 0.1;
-/// Cost of profiling per byte of the program's file, in seconds: the whole file is decoded and analysed.
-const PROFILING_COST_PER_BYTE_S: f64 = 0.12e-6;
-/// Share of the time of all runs so far that profiling may cost where no other copy gains by it.
-const MAX_COST_SHARE_ALONE: f64 = 0.03;
-/// Share of the time of the copies that may gain by it.
-const MAX_COST_SHARE_WITH_COPIES: f64 = 0.1;
+const FIXED_COST_S: f64 = 0.1;
+/// Cost for each byte of code that the program maps, in seconds, beyond the loader and the C library, whose
+/// analysis is kept from other programs.
+const COST_PER_BYTE_S: f64 = 0.2e-6;
+const USUAL_CODE_BYTES: u64 = 2 << 20;
 
-/// Whether it pays to profile one of the `copies` of a program that are still to run; `file_bytes` is the
-/// size of its file. With one copy left, only later runs gain, so the cost may be only a small share of the
-/// time of all runs.
-pub(super) fn pays_to_profile(cpu_times: CpuTimes, file_bytes: u64, copies: usize) -> bool {
-    let cost_s = MIN_PROFILED_S
-        + PROFILING_COST_SHARE * cpu_times.cpu_s
-        + PROFILING_COST_PER_BYTE_S * file_bytes as f64;
-    let may_cost_s = match copies {
-        0 => return false,
-        1 => MAX_COST_SHARE_ALONE * (cpu_times.sum_s + cpu_times.cpu_s),
-        copies => MAX_COST_SHARE_WITH_COPIES * cpu_times.cpu_s * copies as f64,
-    };
-    cpu_times.cpu_s >= MIN_COPY_CPU_S && cost_s <= may_cost_s
+/// For how long a program is profiled, and what that costs, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Profiling {
+    pub(super) duration: Duration,
+    pub(super) cost_s: f64,
+}
+
+impl Profiling {
+    /// The longest profile up to `max` that costs at most `budget_s`; `None` if that is too short for a plan.
+    pub(super) fn within(budget_s: f64, of: Timed, max: Duration) -> Option<Self> {
+        let bytes = of.code_bytes.saturating_sub(USUAL_CODE_BYTES);
+        let fixed_s = FIXED_COST_S + COST_PER_BYTE_S * bytes as f64;
+        let longest_s = max.as_secs_f64().min(of.cpu_s);
+        let affordable_s = ((budget_s - fixed_s) / PROFILING_COST_SHARE).min(longest_s);
+        let needed_s = MIN_PROFILE_S
+            .max(MIN_PROFILED_SHARE * of.cpu_s)
+            .min(longest_s);
+        (of.cpu_s >= MIN_CPU_S && affordable_s >= needed_s).then(|| Self {
+            duration: Duration::from_secs_f64(affordable_s),
+            cost_s: fixed_s + PROFILING_COST_SHARE * affordable_s,
+        })
+    }
+}
+
+/// Bytes of code that a process maps from files.
+pub(super) fn code_bytes(pid: u32) -> u64 {
+    let maps = membound_launch::maps_of(pid).unwrap_or_default();
+    let code = maps.iter().filter(|map| map.executable && map.inode != 0);
+    code.map(|map| map.range.end - map.range.start).sum()
 }
 
 /// Size of a program's file in bytes; 0 if it cannot be read.
@@ -74,7 +93,7 @@ pub(super) enum Observation {
     /// There can be no plan, for the reason given.
     NoPlan(String),
     /// The program was only timed.
-    CpuTimes(CpuTimes),
+    Timed(Timed),
 }
 
 /// What is to be found out about a program while it runs.
@@ -92,21 +111,19 @@ pub(super) struct ObservationTask {
     pub(super) maker: Arc<PlanMaker>,
     pub(super) plan_request: PlanRequest,
     pub(super) subject: Subject,
-    /// CPU time of its earlier runs, in seconds.
-    pub(super) before_s: f64,
+    /// Maximum time for which it is profiled.
+    pub(super) duration: Duration,
 }
 
 impl ObservationTask {
     /// Keeps the program's CPU time; or, where the program started others, that it can have no plan.
-    pub(super) fn record_cpu_time(&self, cpu_s: f64, starts_others: bool) -> Observation {
+    pub(super) fn record_time(&self, timed: Timed, starts_others: bool) -> Observation {
         if starts_others && self.plan_request.role == HarvestRole::Scavenger {
             self.maker.keep_refusal(&self.plan_request, STARTS_OTHERS);
             return Observation::NoPlan(STARTS_OTHERS.to_owned());
         }
-        let sum_s = self.before_s + cpu_s;
-        let cpu_times = CpuTimes { cpu_s, sum_s };
-        self.maker.keep_cpu_time(&self.plan_request, cpu_times);
-        Observation::CpuTimes(cpu_times)
+        self.maker.keep_time(&self.plan_request, timed);
+        Observation::Timed(timed)
     }
 }
 
@@ -133,7 +150,7 @@ impl Learning {
     /// If the directory cannot be created.
     pub(super) fn begin(task: ObservationTask) -> io::Result<Self> {
         Ok(Self {
-            next_poll: Instant::now() + task.maker.duration,
+            next_poll: Instant::now() + task.duration,
             scratch: tempfile::tempdir()?,
             task,
             state: State::Recording,
@@ -149,9 +166,8 @@ impl Learning {
     /// # Errors
     /// When membound's own executable has no name any more.
     pub(super) fn command(&self, words: &[OsString]) -> io::Result<Command> {
-        let maker = &self.task.maker;
-        let mut command = maker.profiler(&self.run_file())?;
-        let seconds = maker.duration.as_secs_f64().to_string();
+        let mut command = self.task.maker.profiler(&self.run_file())?;
+        let seconds = self.task.duration.as_secs_f64().to_string();
         command.args(["--duration", &seconds, "--"]).args(words);
         Ok(command)
     }
@@ -280,30 +296,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_and_programs_that_ran_often_pay_to_profile() {
-        let cpu_times = |cpu_s: f64, runs: f64| CpuTimes {
-            cpu_s,
-            sum_s: cpu_s * runs,
+    fn profiling_costs_a_small_share_of_all_programs_time() {
+        let max = Duration::from_secs(5);
+        let profiling = |cpu_s: f64, code_mib: u64, all_s: f64| {
+            let code_bytes = code_mib << 20;
+            let budget_s = PROFILING_BUDGET_SHARE * all_s;
+            let found = Profiling::within(budget_s, Timed { cpu_s, code_bytes }, max)?;
+            assert!(found.cost_s <= budget_s, "{found:?}");
+            Some(found.duration.as_secs_f64())
         };
-        let small = 20 << 10;
-        assert!(pays_to_profile(cpu_times(4.0, 1.0), small, 2));
-        assert!(pays_to_profile(cpu_times(0.5, 1.0), small, 7));
-        assert!(pays_to_profile(cpu_times(4.0, 5.0), small, 1));
-        assert!(pays_to_profile(cpu_times(60.0, 2.0), small, 1));
-        let large = 8 << 20;
-        assert!(pays_to_profile(cpu_times(4.0, 12.0), large, 1));
-        for (cpu_times, bytes, copies) in [
-            (cpu_times(4.0, 1.0), small, 1),
-            (cpu_times(0.1, 100.0), small, 100),
-            (cpu_times(4.0, 5.0), large, 1),
-            (cpu_times(4.0, 1.0), large, 2),
-            (cpu_times(40.0, 9.0), small, 0),
-        ] {
-            assert!(
-                !pays_to_profile(cpu_times, bytes, copies),
-                "{cpu_times:?} {bytes} {copies}"
-            );
-        }
+        // Copies or other programs make it pay, and long programs by themselves.
+        assert_eq!(profiling(4.0, 1, 4.0), None);
+        assert!(profiling(4.0, 1, 8.0).is_some_and(|it| it > 1.7));
+        assert_eq!(profiling(4.0, 1, 100.0), Some(4.0));
+        assert_eq!(profiling(60.0, 1, 60.0), Some(5.0));
+        // Code of large libraries is expensive, and short programs gain nothing.
+        assert_eq!(profiling(4.0, 40, 100.0), None);
+        assert_eq!(profiling(0.2, 1, 100.0), None);
+        // Too short for a program of that length.
+        assert_eq!(profiling(16.0, 1, 14.0), None);
+    }
+
+    #[test]
+    fn the_code_that_a_process_maps_is_measured() {
+        let own = code_bytes(std::process::id());
+        assert!((4096..1 << 30).contains(&own), "{own}");
+        assert_eq!(code_bytes(0), 0);
     }
 
     #[test]

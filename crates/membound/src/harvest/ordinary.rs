@@ -16,7 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::idle_processors::IdleProcessors;
-use super::learning::{self, Learning, Observation, ObservationTask, Subject, has_others};
+use super::learning::{
+    self, Learning, Observation, ObservationTask, Subject, code_bytes, has_others,
+};
+use super::plans::Timed;
 use super::programs::CopyRequest;
 
 /// Poll interval while only plans are pending, and while processes run, whose end also wakes the poll.
@@ -57,8 +60,12 @@ pub(super) struct Started {
     cpu_s: f64,
     /// Whether it was observed with several threads, or children.
     starts_others: bool,
-    /// When that is checked next.
+    /// Bytes of code that it mapped when that was read last.
+    code_bytes: u64,
+    start: Instant,
+    /// When these are checked next.
     next_check: Instant,
+    next_code_check: Instant,
     /// What is still to be found out about it.
     task: Option<ObservationTask>,
     learning: Option<Learning>,
@@ -185,28 +192,37 @@ impl Processes {
 
     /// Waits until a process ends, at most some milliseconds.
     pub(super) fn wait(&self) {
-        let runs = |it: &&Started| it.status.is_none();
-        let running = self.started.iter().filter(runs);
+        let is_planning = self.is_planning() && self.running() == 0;
+        self.wait_for_end(Some(match is_planning {
+            true => PLANNING_POLL_INTERVAL_NS,
+            false => MAX_POLL_INTERVAL_NS,
+        }));
+    }
+
+    /// The same, for as long as it takes if nothing but the ends of processes is to be seen: each look takes a
+    /// processor, for which the processes may have to wait.
+    fn wait_for_all(&self) {
+        if self.waiting.is_empty() && self.started.iter().all(Started::is_settled) {
+            self.wait_for_end(None);
+        } else {
+            self.wait();
+        }
+    }
+
+    fn wait_for_end(&self, most_ns: Option<i64>) {
+        let running = self.started.iter().filter(|it| it.status.is_none());
         let ends = running.filter_map(|it| it.end.as_ref());
         let mut ends: Vec<PollFd<'_>> = ends.map(|end| PollFd::new(end, PollFlags::IN)).collect();
-        let is_planning = self.is_planning() && ends.is_empty();
-        let longest = Timespec {
-            tv_sec: 0,
-            tv_nsec: if is_planning {
-                PLANNING_POLL_INTERVAL_NS
-            } else {
-                MAX_POLL_INTERVAL_NS
-            },
-        };
+        let most = most_ns.map(|tv_nsec| Timespec { tv_sec: 0, tv_nsec });
         // The wait may also end because of a signal; callers poll again anyway.
-        let _ = poll(&mut ends, Some(&longest));
+        let _ = poll(&mut ends, most.as_ref());
     }
 
     /// With `finish`, waits until all have ended, on `processors` processors; otherwise kills them.
     pub(super) fn end(mut self, finish: bool, processors: usize) -> Vec<Scavenger> {
         self.most = max_running(processors);
         while finish && !self.poll() {
-            self.wait();
+            self.wait_for_all();
         }
         // A plan that is nearly made is worth a short wait; others are made in a later run.
         let until = Instant::now() + learning::planning_time(self.start.elapsed());
@@ -276,7 +292,10 @@ impl Started {
             status: None,
             cpu_s: 0.0,
             starts_others: false,
+            code_bytes: 0,
+            start: Instant::now(),
             next_check: Instant::now(),
+            next_code_check: Instant::now(),
             task: ordinary.task,
             learning: None,
         }
@@ -289,11 +308,23 @@ impl Started {
             None => {
                 self.status.filter(|status| status.code().is_some())?;
                 let task = self.task.as_ref()?;
-                task.record_cpu_time(self.cpu_s, self.starts_others)
+                let timed = Timed {
+                    cpu_s: self.cpu_s,
+                    code_bytes: self.code_bytes,
+                };
+                task.record_time(timed, self.starts_others)
             }
         };
         let task = self.task.take()?;
         Some(ObservationResult { task, learned })
+    }
+
+    /// Whether nothing is to be done for it but to reap it when its descriptor says that it has ended.
+    fn is_settled(&self) -> bool {
+        let is_learned = self.learning.as_ref().is_none_or(Learning::is_over);
+        let is_reaped = self.child.is_err() || self.status.is_some();
+        is_learned
+            && (is_reaped || self.end.is_some() && (self.task.is_none() || self.starts_others))
     }
 
     /// Reaps the process if it has ended; else checks at times whether it has started others.
@@ -309,10 +340,15 @@ impl Started {
             && now >= self.next_check
         {
             self.next_check = now + CHILD_CHECK_INTERVAL;
-            self.starts_others = self
-                .child
-                .as_ref()
-                .is_ok_and(|child| has_others(child.id()));
+            let Ok(pid) = self.child.as_ref().map(Child::id) else {
+                return;
+            };
+            self.starts_others = has_others(pid);
+            if now >= self.next_code_check {
+                // Libraries are mapped early: later it is read less often.
+                self.next_code_check = now + now.saturating_duration_since(self.start);
+                self.code_bytes = code_bytes(pid);
+            }
         }
     }
 

@@ -27,8 +27,8 @@ pub(super) const STARTS_OTHERS: &str =
     "it starts threads or processes, which a scavenger cannot do";
 /// File name extension of kept refusals, which say why a program cannot be planned.
 const REFUSED: &str = "refused";
-/// File name extension of kept CPU times.
-const CPU_TIME: &str = "cpu-s";
+/// File name extension of what is kept of programs that were timed.
+const TIMED: &str = "timed";
 
 /// A plan and its origin.
 #[derive(Debug)]
@@ -69,26 +69,27 @@ pub(super) enum CacheEntry {
     /// It was profiled before and cannot be planned, for the reason given.
     Refused(String),
     /// It was timed before, as an ordinary process.
-    CpuTimes(CpuTimes),
+    Timed(Timed),
     Nothing,
 }
 
-/// CPU time of a program that ran as an ordinary process, in seconds.
+/// A program that ran as an ordinary process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct CpuTimes {
-    /// Time of its last run.
+pub(super) struct Timed {
+    /// CPU time of its last run, in seconds.
     pub(super) cpu_s: f64,
-    /// Sum over all its runs.
-    pub(super) sum_s: f64,
+    /// Bytes of code that it mapped.
+    pub(super) code_bytes: u64,
 }
 
-impl CpuTimes {
-    /// Parses the kept form: the time of the last run and, if present, the sum.
+impl Timed {
+    /// Parses the kept form: time and bytes.
     fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split_whitespace().map(str::parse);
-        let cpu_s = words.next()?.ok()?;
-        let sum_s = words.next().and_then(Result::ok).unwrap_or(cpu_s);
-        Some(Self { cpu_s, sum_s })
+        let (cpu_s, code_bytes) = text.trim_end().split_once(' ')?;
+        Some(Self {
+            cpu_s: cpu_s.parse().ok()?,
+            code_bytes: code_bytes.parse().ok()?,
+        })
     }
 }
 
@@ -169,8 +170,13 @@ impl PlanMaker {
         if let Some(why) = text(REFUSED) {
             return CacheEntry::Refused(why);
         }
-        let cpu_times = text(CPU_TIME).and_then(|text| CpuTimes::parse(&text));
-        cpu_times.map_or(CacheEntry::Nothing, CacheEntry::CpuTimes)
+        (self.timed(plan_request)).map_or(CacheEntry::Nothing, CacheEntry::Timed)
+    }
+
+    /// What is kept of the program's last run as an ordinary process.
+    pub(super) fn timed(&self, plan_request: &PlanRequest) -> Option<Timed> {
+        let kept = self.cache_file(plan_request)?.with_extension(TIMED);
+        Timed::parse(&std::fs::read_to_string(kept).ok()?)
     }
 
     /// Runs the program once beforehand, without its output, to plan it.
@@ -220,13 +226,10 @@ impl PlanMaker {
         self.keep_text(plan_request, REFUSED, why);
     }
 
-    /// Keeps the CPU time of a program.
-    pub(super) fn keep_cpu_time(
-        &self,
-        plan_request: &PlanRequest,
-        CpuTimes { cpu_s, sum_s }: CpuTimes,
-    ) {
-        self.keep_text(plan_request, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
+    /// Keeps the time of a program.
+    pub(super) fn keep_time(&self, plan_request: &PlanRequest, timed: Timed) {
+        let Timed { cpu_s, code_bytes } = timed;
+        self.keep_text(plan_request, TIMED, &format!("{cpu_s:.3} {code_bytes}\n"));
     }
 
     fn keep_text(&self, plan_request: &PlanRequest, extension: &str, text: &str) {

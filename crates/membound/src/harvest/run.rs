@@ -6,8 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
-use membound_platform::Root;
-use membound_types::{HarvestRole, HarvestRun, MachineProfile, Timer};
+use membound_types::{HarvestRole, HarvestRun, MachineProfile};
 
 use super::args::RunArgs;
 use super::cast::RoleAssignment;
@@ -21,7 +20,6 @@ use super::timing::Timing;
 use crate::job;
 use crate::output::{self, Target, Usage};
 use crate::profile::machine;
-use crate::version;
 
 /// Runs the harvest, prints and writes its document, and returns the command's exit code.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
@@ -69,12 +67,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         assignment.command(&command, args.rehearse)
     };
     for scavenger in &scavengers {
-        let same = |it: &&programs::Program| it.words == scavenger.words;
-        let alike = scavengers.iter().filter(same).count() * args.copies as usize;
-        assignment.scavenger(scavenger, copies(args, scavenger)?, alike, args.rehearse);
+        assignment.expect(scavenger, args.copies);
     }
-    let info = version::machine(&Root::system(), Timer::default(), Default::default());
-    let stage = Stage::new(args, maker, timing, info);
+    for scavenger in &scavengers {
+        assignment.scavenger(scavenger, copies(args, scavenger)?, args.rehearse);
+    }
+    let stage = Stage::new(args, maker, timing);
     let done = match task {
         Some(task) => stage.first_run(command, assignment, task)?,
         None if args.no_primary => stage.without_command(command, assignment)?,

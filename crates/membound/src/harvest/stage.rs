@@ -1,6 +1,8 @@
 //! One harvest from start to document: with a command, without one, or a command's first run, from which its
 //! plan is made.
 
+use std::cell::LazyCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -11,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use membound_launch::{Harvest, Idle, Live, ScavengerPlacement, ShortLived};
 use membound_platform::disturb::ThreadUsage;
-use membound_platform::{Root, memory};
+use membound_platform::{Root, affinity, memory};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
     FollowedPlan, HarvestPart, HarvestPlan, HarvestRun, HarvestRunOptions, IdlePolicy, MachineInfo,
-    Scavenger,
+    Scavenger, Timer,
 };
 
 use super::args::RunArgs;
@@ -41,7 +43,7 @@ use super::timing::{Timing, ticks_per_ns};
 use super::yield_ranking::PlannedYield;
 use crate::job::{self, Job};
 use crate::profile::{self, Recorded};
-use crate::{launching, output};
+use crate::{launching, output, version};
 
 /// How long the command waits for its scavengers to reach their first yield before it begins.
 const FIRST_YIELD_TIMEOUT: Duration = Duration::from_secs(20);
@@ -68,7 +70,8 @@ pub(super) struct Stage<'a> {
     args: &'a RunArgs,
     maker: Arc<PlanMaker>,
     timing: Timing,
-    info: MachineInfo,
+    /// Read when it is first needed: reading it takes some milliseconds, and programs would start later.
+    info: LazyCell<MachineInfo>,
     start: Instant,
     /// CPU time of child processes that had ended before this harvest began, in seconds.
     cpu_before_s: f64,
@@ -104,24 +107,21 @@ impl HarvestSetup {
 }
 
 impl<'a> Stage<'a> {
-    pub(super) fn new(
-        args: &'a RunArgs,
-        maker: Arc<PlanMaker>,
-        timing: Timing,
-        info: MachineInfo,
-    ) -> Self {
+    pub(super) fn new(args: &'a RunArgs, maker: Arc<PlanMaker>, timing: Timing) -> Self {
         Self {
             args,
             maker,
             timing,
-            info,
+            info: LazyCell::new(|| {
+                version::machine(&Root::system(), Timer::default(), BTreeMap::new())
+            }),
             start: Instant::now(),
             cpu_before_s: ThreadUsage::of_children().cpu_s(),
         }
     }
 
     fn processors(&self) -> usize {
-        self.info.cpu.allowed.len().max(1)
+        affinity::allowed().map_or(1, |cpus| cpus.len().max(1))
     }
 
     /// Runs scavengers interleaved with each other where that is expected to beat running them one after
@@ -134,6 +134,8 @@ impl<'a> Stage<'a> {
         let processors = self.processors();
         let ordinary = std::mem::take(&mut assignment.ordinary);
         let mut processes = Processes::start(ordinary, processors);
+        // Read while the processes run.
+        let _ = LazyCell::force(&self.info);
         assignment.learn_all(&mut processes);
         let layout = run_queue_layout(
             self.args,
@@ -529,7 +531,7 @@ impl<'a> Stage<'a> {
             Some(Observation::NoPlan(why)) => {
                 format!("the command was profiled, but has no plan: {why}")
             }
-            None | Some(Observation::CpuTimes(_)) => TOO_SHORT.to_owned(),
+            None | Some(Observation::Timed(_)) => TOO_SHORT.to_owned(),
         };
         let document = document::document(Facts {
             wall_s: self.start.elapsed().as_secs_f64(),

@@ -140,13 +140,13 @@ fn of_many_copies_one_is_timed_and_one_profiled_and_each_runs_once() {
         "--scavenger",
         scavenger,
         "--copies",
-        "8",
+        "16",
         "--json",
         "harvest.json",
     ];
     let finished = harvested(&membound, &options, &[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert_eq!(lines(&membound, "log"), 8, "{finished:?}");
+    assert_eq!(lines(&membound, "log"), 16, "{finished:?}");
     let text = fs::read_to_string(membound.home.path().join("harvest.json")).unwrap();
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     let scavengers = document["scavengers"].as_array().unwrap();
@@ -249,7 +249,7 @@ fn profiled(membound: &Membound, options: &str, script: &str) -> Finished {
 }
 
 /// A script with enough work for samples.
-const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
+const WORK: &str = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
 
 #[test]
 fn a_command_is_run_again_with_a_file_for_each_run() {
