@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,9 +16,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Nice value of the threads. The kernel gives it the weight 56, and an ordinary thread 1024.
 const NICE: i32 = 13;
-/// Part of a processor that held work still gets: without any, a program that needs all processors for as
-/// long as it runs would never be patched.
-const HELD_PART: f64 = 1.0 / 32.0;
 /// CPU time that a thread may use before it is held: enough to plan small programs.
 const NEVER_HELD_NS: u64 = 25_000_000;
 /// Longest single pause.
@@ -38,8 +35,10 @@ const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A plan is finished after its programs have ended if planning takes at most this many times the time that
-/// there is: a part of it was done before.
+/// Time for which plans are finished after programs have ended: this, or a part of the time that these ran.
+const MIN_FINISHING_TIME: Duration = Duration::from_millis(250);
+const FINISHING_PART: u32 = 20;
+/// A plan is finished if planning takes at most this many times as long: a part of it was done before.
 const MAX_UNDONE: u32 = 2;
 
 /// Plans that are being made or wait for their begin.
@@ -53,18 +52,48 @@ static UNFINISHED: Unfinished = Unfinished {
 
 /// True if programs lack processors.
 static SHORT: AtomicBool = AtomicBool::new(false);
-/// True if work is held.
-static HELD: AtomicBool = AtomicBool::new(false);
+/// How much work is held: a [`Hold`].
+static HELD: AtomicU32 = AtomicU32::new(Hold::Not as u32);
+/// True if a plan is being made that nobody waits for any more.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// CPU time of the thread when it last went on; `None` on threads outside of the pool.
     static WENT_ON_NS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
+/// How much of a processor work in the background gets. Without any, a program that needs all processors for as
+/// long as it runs would never be patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hold {
+    /// All that programs leave.
+    Not = 1,
+    /// A part that fits into what a recording may cost by default.
+    Partly = 32,
+    /// So little that fewer than one in a hundred of a program's requests meets it.
+    Nearly = 200,
+}
+
 /// Holds the work in the background, or lets it go on. A low priority alone does not keep it away from
 /// threads that wait for one another and need all processors at once.
-pub fn hold_planning(held: bool) {
-    HELD.store(held, Ordering::Relaxed);
+pub fn hold_planning(hold: Hold) {
+    ABANDONED.store(false, Ordering::Relaxed);
+    HELD.store(hold as u32, Ordering::Relaxed);
+}
+
+/// To be called when all programs of this process, which ran for `elapsed`, have ended. A plan in progress that
+/// [`finish_plans`] would not wait for stops then, so that it does not take a processor from what is left to do.
+pub fn programs_ended(elapsed: Duration) {
+    hold_planning(Hold::Not);
+    let is_abandoned = UNFINISHED
+        .state()
+        .is_long_in_progress(finishing_time(elapsed));
+    ABANDONED.store(is_abandoned, Ordering::Relaxed);
+}
+
+fn finishing_time(elapsed: Duration) -> Duration {
+    MIN_FINISHING_TIME.max(elapsed / FINISHING_PART)
 }
 
 /// Sets whether programs lack processors: while they do, planning of large files begins later.
@@ -88,6 +117,14 @@ struct State {
 struct UnfinishedFile {
     text_mib: u32,
     has_begun: AtomicBool,
+}
+
+impl State {
+    /// Whether a plan is being made that takes longer than there is time.
+    fn is_long_in_progress(&self, limit: Duration) -> bool {
+        let mut files = self.files.iter();
+        files.any(|file| file.has_begun() && file.outlasts(limit))
+    }
 }
 
 impl UnfinishedFile {
@@ -147,24 +184,23 @@ impl Drop for Planning {
     }
 }
 
-/// To be called when all programs of this process have ended: waits at most `limit` until plans are finished
-/// and on disk, so that the next run of the same programs has them from its start. Plans that would take longer
-/// are not waited for. While such a plan is being made, no plan is waited for.
-pub fn finish_plans(limit: Duration) {
+/// To be called when all programs of this process, which ran for `elapsed`, have ended: waits a small part of that
+/// until plans are finished and on disk, so that the next run of the same programs has them from its start. Plans
+/// that would take longer are not waited for. While such a plan is being made, no plan is waited for.
+pub fn finish_plans(elapsed: Duration) {
+    let limit = finishing_time(elapsed);
     let mut state = UNFINISHED.state();
     state.programs_ended = true;
     UNFINISHED.changed.notify_all();
     let wait = UNFINISHED
         .changed
         .wait_timeout_while(state, limit, |state| {
-            let files = &state.files;
-            files.iter().any(|file| !file.outlasts(limit))
-                && !files
-                    .iter()
-                    .any(|file| file.has_begun() && file.outlasts(limit))
+            let mut files = state.files.iter();
+            files.any(|file| !file.outlasts(limit)) && !state.is_long_in_progress(limit)
         });
     let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
     state.programs_ended = false;
+    ABANDONED.store(false, Ordering::Relaxed);
 }
 
 /// When the planning of a file begins that no program waits for.
@@ -196,21 +232,24 @@ fn wait_by(
     }
 }
 
-/// Called between two functions: pauses while work is held.
+/// Called between two functions: pauses while work is held, and does not go on while it is abandoned.
 fn give_way_for_long() {
     let Some(went_on_ns) = WENT_ON_NS.get() else {
         return;
     };
-    if !HELD.load(Ordering::Relaxed) {
+    while ABANDONED.load(Ordering::Relaxed) {
+        std::thread::sleep(MAX_PAUSE);
+    }
+    let divisor = HELD.load(Ordering::Relaxed);
+    if divisor == Hold::Not as u32 {
         return;
     }
     let now_ns = cpu_time::of_this_thread();
     if now_ns < NEVER_HELD_NS {
         return;
     }
-    let took_ns = now_ns.saturating_sub(went_on_ns) as f64;
-    let pause = Duration::from_nanos((took_ns / HELD_PART) as u64);
-    std::thread::sleep(pause.min(MAX_PAUSE));
+    let took = Duration::from_nanos(now_ns.saturating_sub(went_on_ns));
+    std::thread::sleep((took * divisor).min(MAX_PAUSE));
     WENT_ON_NS.set(Some(cpu_time::of_this_thread()));
 }
 
@@ -309,9 +348,9 @@ mod tests {
             give_way_for_long();
             (WENT_ON_NS.get().is_some(), begun.elapsed())
         };
-        hold_planning(true);
+        hold_planning(Hold::Partly);
         let (there, here) = (run(spent), spent());
-        hold_planning(false);
+        hold_planning(Hold::Not);
         assert!(there.0 && !here.0);
         // A sleep is never shorter than asked for.
         assert!(there.1 >= MAX_PAUSE, "{there:?}");
@@ -354,13 +393,29 @@ mod tests {
             drop(small);
         });
         // The large file, which would take almost three hours, is not waited for.
-        finish_plans(Duration::from_secs(3600));
+        let hours = Duration::from_secs(20 * 3600);
+        programs_ended(hours);
+        assert!(
+            !UNFINISHED
+                .state()
+                .is_long_in_progress(finishing_time(hours))
+        );
+        finish_plans(hours);
         assert!(IS_FINISHED.load(Ordering::Acquire));
         planner.join().expect("it only sleeps");
         // Nor is a small one behind it: this ends long before an hour is over.
         large.wait(Begin::AtOnce);
         let _small = Planning::of(1 << 20);
-        finish_plans(Duration::from_secs(3600));
+        programs_ended(hours);
+        assert!(
+            UNFINISHED
+                .state()
+                .is_long_in_progress(finishing_time(hours))
+        );
+        let planner = std::thread::spawn(|| run(give_way_for_long));
+        finish_plans(hours);
+        // It goes on when another program may need the plan.
+        planner.join().expect("it only sleeps");
         drop(large);
     }
 

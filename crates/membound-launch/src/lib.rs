@@ -69,7 +69,9 @@ mod withdrawn;
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
-pub use background::{finish_plans, hold_planning, lack_processors, spawn, spawn_idle};
+pub use background::{
+    Hold, finish_plans, hold_planning, lack_processors, programs_ended, spawn, spawn_idle,
+};
 pub use cache::{Cache, LIMIT_BYTES};
 pub use choice::{Choice, Pace};
 pub use elf::{Headers, map_file, map_open_file};

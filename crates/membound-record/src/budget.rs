@@ -4,7 +4,7 @@
 //! are in the text; no figure of a run is computed from them. The recorder's own CPU time is measured, and
 //! counts as far as the programs lose time by it: see [`Processors::lost_beside`].
 
-use membound_launch::Processors;
+use membound_launch::{Hold, Processors};
 
 /// Nanoseconds per execution of a patched site that is not sampled.
 const UNTAKEN_NS: f64 = 1.0;
@@ -197,10 +197,16 @@ impl Interference {
         self.part > IN_THE_WAY && !self.may_go_on(own_ns)
     }
 
-    /// True if planning has to pause after `own_ns` of the recorder's CPU time. On a free processor it costs the
-    /// programs caches and memory bandwidth, so it may use the whole budget there.
-    pub(crate) fn is_planning_too_costly(&self, own_ns: u64) -> bool {
-        self.is_in_the_way(own_ns) || self.lost_share(own_ns) > 1.0
+    /// How planning is held after `own_ns` of the recorder's CPU time. On a free processor it costs the programs
+    /// caches and memory bandwidth, so it may use the whole budget there. `serves`: programs serve requests.
+    pub(crate) fn hold(&self, own_ns: u64, serves: bool) -> Hold {
+        let is_spent = self.lost_share(own_ns) > 1.0;
+        match self.is_in_the_way(own_ns) {
+            true if is_spent || serves => Hold::Nearly,
+            true => Hold::Partly,
+            false if is_spent => Hold::Partly,
+            false => Hold::Not,
+        }
     }
 
     /// What programs have lost so far, as a share of what they may have lost.
@@ -318,15 +324,17 @@ mod tests {
             active_threads: 1,
             ..after_100_ms(1, waits)
         };
-        let is_planning_too_costly = |totals: Totals, own_ns: u64| {
+        let hold = |totals: Totals, own_ns: u64, serves: bool| {
             let mut interference = Interference::new(Processors::cores(2), 0.05);
             interference.lost_ns(Totals::default());
             interference.lost_ns(totals);
-            interference.is_planning_too_costly(own_ns)
+            interference.hold(own_ns, serves)
         };
-        assert!(!is_planning_too_costly(one_thread(1), 50_000_000));
-        assert!(is_planning_too_costly(one_thread(0), 1_000_000_000));
-        assert!(is_planning_too_costly(after_100_ms(2, 0), 50_000_000));
+        assert_eq!(hold(one_thread(1), 50_000_000, true), Hold::Not);
+        assert_eq!(hold(one_thread(0), 1_000_000_000, true), Hold::Partly);
+        assert_eq!(hold(after_100_ms(2, 0), 10_000_000, false), Hold::Partly);
+        assert_eq!(hold(after_100_ms(2, 0), 10_000_000, true), Hold::Nearly);
+        assert_eq!(hold(after_100_ms(2, 0), 50_000_000, false), Hold::Nearly);
         let is_room = !is_in_the_way(1, 0, 1_000_000_000);
         assert!(is_room, "there is a processor for it");
         assert!(after(2, 5_000_000));

@@ -22,9 +22,7 @@ use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
 pub(crate) use once::Recorded;
-use once::{
-    Printed, default_options, finish_plans, options, partial_run_context, print_summary, record,
-};
+use once::{Printed, default_options, options, partial_run_context, print_summary, record};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -54,7 +52,7 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             let begun = Instant::now();
             let code = launch(name, arguments, options, printed)?;
             if !args.leave_plans {
-                finish_plans(begun);
+                membound_launch::finish_plans(begun.elapsed());
             }
             Ok(code)
         }

@@ -1,5 +1,8 @@
 //! Ends a recording: halts patching and sampling, drains what is on its way, and completes the file.
 
+use std::time::Duration;
+
+use membound_launch::Hold;
 use membound_platform::cpu_time;
 use membound_run::TimerKind;
 
@@ -52,7 +55,10 @@ impl Driver {
         let now_ns = self.clock.now_ns();
         self.update_interference(now_ns);
         self.in_the_way = false;
-        membound_launch::hold_planning(false);
+        match self.over {
+            true => membound_launch::programs_ended(Duration::from_nanos(now_ns)),
+            false => membound_launch::hold_planning(Hold::Not),
+        }
         membound_launch::lack_processors(false);
         if let Some(remote) = &self.remote {
             let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);

@@ -1,8 +1,10 @@
 //! Limits the cost of finding what samples waited for, and tracks what programs lose to the recorder.
 
+use membound_launch::Hold;
 use membound_platform::cpu_time;
 
 use super::Driver;
+use super::serving::Occupation;
 use crate::Latencies;
 use crate::budget::Totals;
 use crate::modules::CodeModule;
@@ -30,6 +32,11 @@ impl Driver {
             && self.unexamined.came_ns < FIRST_EXAMINATION_NS
             && now_ns < LATEST_FIRST_EXAMINATION_NS
         {
+            return;
+        }
+        // Reading code takes tens of milliseconds, in which requests take longer.
+        let is_put_off = self.can_wait() && self.occupation != Occupation::Computes;
+        if is_put_off && !self.over && !self.holds_too_many() {
             return;
         }
         let is_free = !self.can_wait() && !self.in_the_way;
@@ -107,9 +114,10 @@ impl Driver {
         // Hold planning back only while programs run: a window can wait, but a plan that starts late would
         // not be ready before a short program ends.
         self.in_the_way = !self.over && self.interference.is_in_the_way(own_ns);
-        membound_launch::hold_planning(
-            !self.over && self.interference.is_planning_too_costly(own_ns),
-        );
+        membound_launch::hold_planning(match self.over {
+            true => Hold::Not,
+            false => self.interference.hold(own_ns, self.windows.is_limited()),
+        });
         membound_launch::lack_processors(!self.over && self.interference.lacks_processors());
     }
 

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use membound_record::{
@@ -63,14 +62,6 @@ pub(crate) enum Recorded {
     Whole(End),
     /// The program ended, but the run could not be completed; holds our exit code.
     Failed(End, ExitCode),
-}
-
-/// Finishes plans that the program did not live to use, so that its next run has them. That takes at most a
-/// small part of what the recording, since `begun`, took.
-pub(super) fn finish_plans(begun: Instant) {
-    const LONGEST_OF_SHORT: Duration = Duration::from_millis(250);
-    const PART: u32 = 20;
-    membound_launch::finish_plans(LONGEST_OF_SHORT.max(begun.elapsed() / PART));
 }
 
 /// Records a program to its end.

@@ -58,7 +58,7 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
                 return Ok(job::end_like(end));
             }
         };
-        once::finish_plans(begun);
+        membound_launch::finish_plans(begun.elapsed());
         runs.push((path.display().to_string(), report::profile_of(&path)?));
         if !args.quiet {
             output::complain(&progress(number, &runs));
