@@ -8,6 +8,7 @@ use membound_types::{
 
 use crate::Thresholds;
 use crate::names::{count, nanoseconds, percent};
+use crate::unattributed;
 
 /// Finding about placement, with the figures that the profile's tables do not hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,11 +139,11 @@ fn undecoded(profile: &Profile, threshold: f64) -> Insight {
     Insight {
         kind: InsightKind::MemoryBound,
         text: format!(
-            "Between {} and {} of CPU time waits for memory: {} was spent in code that \
-             cannot be decoded ({}).",
+            "Between {} and {} of CPU time waits for memory: {} was spent in {} ({}).",
             percent(bound.low).trim_end_matches(" %"),
             percent(bound.high),
             percent(bound.unseen),
+            unseen_place(profile),
             reasons(profile),
         ),
         advice: "To find out what that code waits for, time the same work on data that fits the \
@@ -218,8 +219,9 @@ fn memory_bound(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thres
     text.push_str(sentence);
     if bound.unseen >= thresholds.row_stall {
         text.push_str(&format!(
-            " Another {} was spent in code that cannot be decoded ({}).",
+            " Another {} was spent in {} ({}).",
             percent(bound.unseen),
+            unseen_place(profile),
             reasons(profile)
         ));
     }
@@ -279,6 +281,15 @@ fn with_interval(bound: &MemoryBound) -> String {
         percent(bound.low).trim_end_matches(" %"),
         percent(bound.high),
     )
+}
+
+/// What the time of unknown cause was spent in.
+fn unseen_place(profile: &Profile) -> &'static str {
+    let is_short = |reason: &str| reason == unattributed::SHORT_THREADS;
+    match profile.unseen.first() {
+        Some(most) if is_short(&most.reason) => "threads without a sample",
+        _ => "code that cannot be decoded",
+    }
 }
 
 /// Reasons why code could not be attributed, most time first.

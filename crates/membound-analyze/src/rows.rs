@@ -187,7 +187,7 @@ pub(crate) fn by_frame<K: Ord>(
     sums.into_iter().filter(|(_, sum)| sum.time_ns > 0.0)
 }
 
-/// Sum of all parts and of the time without accesses.
+/// Sum of all parts, of the time without accesses, and of that without samples.
 pub(crate) fn whole(context: &Context<'_>) -> Sum {
     let mut sum = Sum::default();
     for part in &context.parts.parts {
@@ -196,6 +196,7 @@ pub(crate) fn whole(context: &Context<'_>) -> Sum {
     for plain in &context.plain {
         sum.add_plain(plain);
     }
+    sum.unseen_ns += context.times.short_ns;
     sum
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct Times {
     pub idle_ns: f64,
     /// Effective number of samples: as many samples of equal weight have the same variance.
     pub effective_samples: f64,
+    /// CPU time in nanoseconds of threads that ended before their first sample, as far as samples lack it. A thread's
+    /// timer begins with it, so that no number of such threads gives samples.
+    pub short_ns: f64,
 }
 
 impl Times {
@@ -80,13 +83,20 @@ impl Times {
         let sampled: u64 = threads.iter().map(|thread| thread.sampled_ns).sum();
         let idle: u64 = threads.iter().map(ThreadTime::idle_ns).sum();
         let program = run.samples.iter().filter(|sample| !is_own(sample));
+        let weights: Vec<u64> = program.map(|sample| sample.weight_ns).collect();
+        let lacking_ns = cpu.saturating_sub(sampled) as f64;
+        let short_ns = match is_systematic(lacking_ns, &weights) {
+            true => lacking_ns.min(short_ns(&threads, &weights, run.meta.period_ns)),
+            false => 0.0,
+        };
         Self {
             threads,
+            short_ns,
             // The time from samples may exceed the kernel's count by chance; shares must not exceed one
             // then.
             total_ns: cpu.max(sampled) as f64,
             idle_ns: idle as f64,
-            effective_samples: info::effective(program.map(|sample| sample.weight_ns)),
+            effective_samples: info::effective(weights.into_iter()),
         }
     }
 
@@ -101,6 +111,7 @@ impl Times {
             }
         }
         self.total_ns = cpu.max(sampled) as f64;
+        self.short_ns = self.short_ns.min(cpu.saturating_sub(sampled) as f64);
         self.idle_ns = idle as f64;
         let selected = run.samples.iter().filter(|sample| {
             is_selected(sample.thread) && !info::is_own(run, run.stacks[sample.stack.index()].frame)
@@ -120,5 +131,51 @@ impl Times {
         } else {
             0.0
         }
+    }
+}
+/// Whether so much CPU time is in no sample not by chance, of samples with these weights.
+fn is_systematic(lacking_ns: f64, weights: &[u64]) -> bool {
+    const DEVIATIONS: f64 = 3.0;
+    const MIN_SHARE: f64 = 0.05;
+    let weights = weights.iter().map(|&weight| weight as f64);
+    let (sum, squares) = weights.fold((0.0, 0.0), |(sum, squares), weight| {
+        (sum + weight, squares + weight * weight)
+    });
+    lacking_ns > (DEVIATIONS * squares.sqrt()).max(MIN_SHARE * (sum + lacking_ns))
+}
+
+/// CPU time in nanoseconds of threads without samples that ran for less than two of the longest intervals.
+fn short_ns(threads: &[ThreadTime], weights: &[u64], period_ns: u64) -> f64 {
+    const PERIODS: u64 = 2;
+    let longest_ns = weights.iter().copied().max().unwrap_or(0).max(period_ns);
+    let short = threads.iter().filter(|thread| {
+        thread.samples == 0 && thread.own_ns == 0 && thread.cpu_ns < PERIODS * longest_ns
+    });
+    short.map(|thread| thread.cpu_ns).sum::<u64>() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_samples_is_unknown_where_threads_were_too_short() {
+        let thread = |cpu_ns: u64, samples: u64| ThreadTime {
+            cpu_ns,
+            samples,
+            ..ThreadTime::default()
+        };
+        let threads = [
+            thread(400, 0),
+            thread(300, 0),
+            thread(5000, 0),
+            thread(9000, 9),
+        ];
+        // The one with 5000 ns ran in the kernel, where no samples are taken.
+        assert!((short_ns(&threads, &[1000; 9], 1000) - 700.0).abs() < 1e-9);
+        assert!(is_systematic(4000.0, &[1000; 1]));
+        // By chance, and too little to matter.
+        assert!(!is_systematic(2000.0, &[1000; 1]));
+        assert!(!is_systematic(40_000.0, &[1000; 1000]));
     }
 }

@@ -33,6 +33,9 @@ fn reason(run: &RunData, frame: FrameId) -> String {
     }
 }
 
+/// Reason of time in threads that ended before their first sample.
+pub(crate) const SHORT_THREADS: &str = "threads too short for a sample";
+
 /// Unattributed time by reason, most first.
 pub(crate) fn unattributed_code(context: &Context<'_>) -> Vec<UnseenCode> {
     let mut by_reason: BTreeMap<String, f64> = BTreeMap::new();
@@ -40,6 +43,9 @@ pub(crate) fn unattributed_code(context: &Context<'_>) -> Vec<UnseenCode> {
         *by_reason
             .entry(reason(context.run, plain.frame))
             .or_default() += plain.time_ns;
+    }
+    if context.times.short_ns > 0.0 {
+        by_reason.insert(SHORT_THREADS.to_owned(), context.times.short_ns);
     }
     let mut all: Vec<UnseenCode> = by_reason
         .into_iter()

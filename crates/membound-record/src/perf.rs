@@ -44,6 +44,13 @@ pub struct Config {
 }
 
 impl Config {
+    /// Time of a busy processor between two samples, in nanoseconds, where processors are sampled.
+    pub(crate) fn cpus_period_ns(&self) -> u64 {
+        // Samples of processors are told from others by their period.
+        const SHORTEST_NS: u64 = 3_970_001;
+        SHORTEST_NS.max(self.period_ns.saturating_add(self.period_ns / 4 + 1))
+    }
+
     /// CPU time of a thread between two samples, in nanoseconds, where threads are sampled rarely: far beyond
     /// the interval of the kernel's clock ticks.
     pub(crate) fn rare_period_ns(&self) -> u64 {

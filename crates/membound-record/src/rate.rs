@@ -5,9 +5,13 @@
 //! other a hundred thousand times a second loses a third of its throughput by that. A timer with a long period
 //! is seldom the next one, as the kernel's own clock ticks every few milliseconds. So each thread has two timers,
 //! and where threads switch that often the one with the short period is disabled.
+//!
+//! Threads that end before their timers expire give no samples. Timers of the processors meet them, where these are
+//! permitted. They are no help where threads switch often: an interrupt that has to wait until a switch is over finds
+//! another thread, or none, so that two of three samples of a redis server are lost.
 
 use membound_platform::threads::Scheduled;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// CPU time in nanoseconds that a context switch costs a thread whose timer has a short period, as measured in
 /// virtual machines of two vendors.
@@ -18,6 +22,10 @@ const RARE_PART: f64 = 0.1;
 const MAX_LOST: f64 = 0.04;
 /// The same in programs that serve requests, where it delays some of them by more.
 const MAX_LOST_SERVING: f64 = 0.01;
+/// Threads are too short for samples if those that ended without one had so much CPU time, in nanoseconds, and this
+/// share of all.
+const MIN_UNSAMPLED_NS: u64 = 50_000_000;
+const MIN_UNSAMPLED_SHARE: f64 = 0.5;
 /// Part of that share from which on it is not enabled again.
 const KEPT_PART: f64 = 0.5;
 /// When context switches are first read. The interval doubles with each reading, up to a limit: until the first
@@ -39,6 +47,8 @@ pub(crate) enum Rate {
     Usual,
     /// With the period of [`crate::perf::Config::rare_period_ns`].
     Rare,
+    /// By timers of the processors.
+    Processors,
 }
 
 /// Switches between the two rates.
@@ -53,6 +63,12 @@ pub(crate) struct RateControl {
     /// Samples of each thread since context switches were last read.
     sampled: FxHashMap<Thread, u64>,
     threads: FxHashMap<Thread, Scheduled>,
+    /// All threads that were ever sampled.
+    ever_sampled: FxHashSet<Thread>,
+    /// CPU time of threads that ended without a sample, in nanoseconds.
+    unsampled_ns: u64,
+    /// True once threads were found to be too short for samples of their own timers.
+    are_short: bool,
 }
 
 impl Default for RateControl {
@@ -64,6 +80,9 @@ impl Default for RateControl {
             look_interval_ns: FIRST_LOOK_NS,
             sampled: FxHashMap::default(),
             threads: FxHashMap::default(),
+            ever_sampled: FxHashSet::default(),
+            unsampled_ns: 0,
+            are_short: false,
         }
     }
 }
@@ -73,23 +92,43 @@ impl RateControl {
     pub(crate) fn lost_part(&self) -> f64 {
         match self.rate {
             Rate::Usual => self.lost,
-            Rate::Rare => self.lost * RARE_PART,
+            Rate::Rare | Rate::Processors => self.lost * RARE_PART,
+        }
+    }
+
+    /// Notes that a thread has ended, and had `cpu_ns` of CPU time on one processor.
+    pub(crate) fn ended(&mut self, pid: u32, tid: u32, cpu_ns: u64) {
+        if !self.ever_sampled.contains(&(pid, tid)) {
+            self.unsampled_ns += cpu_ns;
         }
     }
 
     /// Counts a sample of a thread.
     pub(crate) fn sampled(&mut self, pid: u32, tid: u32) {
+        self.ever_sampled.insert((pid, tid));
         *self.sampled.entry((pid, tid)).or_default() += 1;
+    }
+
+    /// Whether context switches are to be read.
+    pub(crate) const fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.look_at_ns
+    }
+
+    /// Compares the CPU time of all threads with that of threads without samples. To be called where processors can
+    /// be sampled.
+    pub(crate) fn counted(&mut self, cpu_ns: u64) {
+        let least_ns = (MIN_UNSAMPLED_SHARE * cpu_ns as f64).max(MIN_UNSAMPLED_NS as f64);
+        self.are_short |= self.unsampled_ns as f64 >= least_ns;
     }
 
     /// Reads context switches if that is due; returns the rate if it changes. `serves` tells whether programs
     /// serve requests.
     pub(crate) fn step(&mut self, now_ns: u64, serves: bool) -> Option<Rate> {
-        if now_ns < self.look_at_ns {
+        if !self.is_due(now_ns) {
             return None;
         }
         self.look_interval_ns = match self.rate {
-            Rate::Usual => (2 * self.look_interval_ns).min(MAX_LOOK_INTERVAL_NS),
+            Rate::Usual | Rate::Processors => (2 * self.look_interval_ns).min(MAX_LOOK_INTERVAL_NS),
             Rate::Rare => RARE_LOOK_INTERVAL_NS,
         };
         self.look_at_ns = now_ns + self.look_interval_ns;
@@ -99,7 +138,9 @@ impl RateControl {
             true => MAX_LOST_SERVING,
             false => MAX_LOST,
         };
-        if self.lost > max_lost {
+        if self.are_short {
+            self.rate = Rate::Processors;
+        } else if self.lost > max_lost {
             self.rate = Rate::Rare;
         } else if self.lost < KEPT_PART * max_lost {
             self.rate = Rate::Usual;
@@ -171,6 +212,22 @@ mod tests {
         assert!((control.lost_part() - 0.016).abs() < 1e-9);
         assert_eq!(control.step(1 << 42, false), None);
         assert_eq!(control.step(1 << 43, true), Some(Rate::Rare));
+    }
+
+    #[test]
+    fn threads_too_short_for_samples_are_found_by_their_cpu_time() {
+        let mut control = RateControl::default();
+        control.sampled(u32::MAX, 1);
+        control.ended(u32::MAX, 1, 80_000_000);
+        control.ended(u32::MAX, 2, 40_000_000);
+        control.counted(120_000_000);
+        assert_eq!(control.step(FIRST_LOOK_NS, true), None);
+        control.ended(u32::MAX, 3, 40_000_000);
+        control.counted(160_000_000);
+        assert_eq!(control.step(1 << 40, true), Some(Rate::Processors));
+        // Processors' samples miss fewer, and that is no reason to go back.
+        control.counted(1_000_000_000);
+        assert_eq!(control.step(1 << 41, true), None);
     }
 
     #[test]

@@ -145,7 +145,11 @@ impl Reader {
     /// Changes the rate if that is due; to be called after reading the rings: samples at the former rate are
     /// dropped afterwards.
     fn change_rate(&mut self) {
-        let Some(rate) = self.rate.step(self.clock.now_ns(), self.serves()) else {
+        let now_ns = self.clock.now_ns();
+        if self.sampler.samples_processors() && self.rate.is_due(now_ns) {
+            self.rate.counted(self.sampler.counted_ns());
+        }
+        let Some(rate) = self.rate.step(now_ns, self.serves()) else {
             return;
         };
         if self.sampler.sample(rate).is_err() {
@@ -204,6 +208,7 @@ impl Reader {
                     cpu_ns,
                     t_ns: at,
                 } => {
+                    rate.ended(pid, tid, cpu_ns);
                     let (_, thread) = met(&mut world, pid, tid, t_ns(at));
                     let sum = counted.entry(thread).or_default();
                     *sum += cpu_ns;

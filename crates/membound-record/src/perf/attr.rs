@@ -23,6 +23,7 @@ const DISABLED: u64 = 1 << 0;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HV: u64 = 1 << 6;
+const EXCLUDE_IDLE: u64 = 1 << 7;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const INHERIT_STAT: u64 = 1 << 11;
@@ -107,6 +108,14 @@ impl Attr {
             clockid: libc::CLOCK_MONOTONIC_RAW,
             ..Self::default()
         }
+    }
+
+    /// The samples of [`Self::clock`], but of whatever runs on a CPU. Begins disabled.
+    pub(crate) const fn on_cpu(mut self, period_ns: u64) -> Self {
+        self.sample_period = period_ns;
+        self.flags &= !(INHERIT | ENABLE_ON_EXEC);
+        self.flags |= DISABLED | EXCLUDE_IDLE;
+        self
     }
 
     /// Counts an event of a PMU that a whole package shares.

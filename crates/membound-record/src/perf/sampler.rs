@@ -23,6 +23,8 @@ const MIN_RING_BYTES: usize = 64 << 10;
 const CALLING_THREAD: u32 = 0;
 /// More samples than the probe can take, so that the event stays enabled.
 const SAMPLES_WITHOUT_END: u32 = 1 << 20;
+/// Most processors on which all that runs is sampled.
+const MAX_SAMPLED_CPUS: usize = 64;
 /// Bytes of the rings of all processors together, at most.
 const MAX_RINGS_BYTES: usize = 64 << 20;
 /// How often a new thread is searched for among the events of its parent.
@@ -47,7 +49,9 @@ pub struct Sampler {
     cpus: Vec<PerCpu>,
     threads: FxHashSet<u32>,
     rate: Rate,
-    rare_period_ns: u64,
+    periods: Periods,
+    /// Processes with sampled threads.
+    followed: FxHashSet<u32>,
     batch: Batch,
     bell: Arc<Bell>,
 }
@@ -86,6 +90,16 @@ struct PerCpu {
     news: Vec<Event>,
     /// Events that sample them at the usual rate.
     timers: Vec<Event>,
+    /// Samples whatever runs on the CPU, where that is permitted.
+    clock: Option<Event>,
+}
+
+/// The periods of the timers, in nanoseconds, which all differ.
+#[derive(Clone, Copy, Debug)]
+struct Periods {
+    usual_ns: u64,
+    rare_ns: u64,
+    of_cpus_ns: u64,
 }
 
 /// Records of all rings, to be read in time order.
@@ -155,9 +169,36 @@ impl Sampler {
                 Ok(()) if sampler.cpus.iter().all(|cpu| cpu.news.is_empty()) => {
                     return Err(Error::Gone { pid });
                 }
-                Ok(()) => return Ok(sampler),
+                Ok(()) => {
+                    sampler.open_clocks(attrs.timer);
+                    return Ok(sampler);
+                }
             }
         }
+    }
+
+    /// Opens the events that sample whatever runs on the processors, if that is permitted and there are few.
+    fn open_clocks(&mut self, timer: Attr) {
+        let attr = timer.on_cpu(self.periods.of_cpus_ns);
+        let is_open = self.cpus.len() <= MAX_SAMPLED_CPUS
+            && self.cpus.iter_mut().all(|at| {
+                let clock = Event::open_on_cpu(&attr, at.cpu).ok();
+                at.clock = clock.filter(|clock| {
+                    let first = at.news.first();
+                    first.is_some_and(|first| clock.write_into(first).is_ok())
+                });
+                at.clock.is_some()
+            });
+        if !is_open {
+            self.cpus.iter_mut().for_each(|at| at.clock = None);
+        }
+    }
+
+    /// Whether processors can be sampled, in all their time: that needs privileges (`perf_event_paranoid` of 0, or
+    /// `CAP_PERFMON`), and few processors.
+    #[must_use]
+    pub fn samples_processors(&self) -> bool {
+        self.kernel == Kernel::Sampled && self.cpus.iter().any(|at| at.clock.is_some())
     }
 
     fn ring_bytes(&self, config: &Config) -> usize {
@@ -180,11 +221,17 @@ impl Sampler {
                     ring: None,
                     news: Vec::new(),
                     timers: Vec::new(),
+                    clock: None,
                 })
                 .collect(),
             threads: FxHashSet::default(),
             rate: Rate::Usual,
-            rare_period_ns: config.rare_period_ns(),
+            periods: Periods {
+                usual_ns: config.period_ns.max(1),
+                rare_ns: config.rare_period_ns(),
+                of_cpus_ns: config.cpus_period_ns(),
+            },
+            followed: FxHashSet::default(),
             batch: Batch::default(),
             bell: Arc::new(Bell::new()),
         }
@@ -210,7 +257,8 @@ impl Sampler {
         events.filter_map(|event| event.count().ok()).sum()
     }
 
-    /// Samples at this rate from now on. At the rare one, a context switch costs next to nothing.
+    /// Samples at this rate from now on. Except for the usual one, a context switch costs next to nothing.
+    /// [`Rate::Processors`] is only for where [`Self::samples_processors`].
     ///
     /// # Errors
     /// The error of ioctl(2).
@@ -218,6 +266,9 @@ impl Sampler {
         let timers = self.cpus.iter().flat_map(|cpu| &cpu.timers);
         for timer in timers {
             timer.run(rate == Rate::Usual)?;
+        }
+        for clock in self.cpus.iter().filter_map(|cpu| cpu.clock.as_ref()) {
+            clock.run(rate == Rate::Processors)?;
         }
         self.rate = rate;
         Ok(())
@@ -272,14 +323,33 @@ impl Sampler {
     pub fn read(&mut self, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
         self.batch.fill(&self.cpus, self.layout);
         self.batch.free(&self.cpus);
-        let is_wanted = |event: &PerfEvent<'_>| match event {
-            PerfEvent::Sample(sample) => {
-                (sample.period_ns == self.rare_period_ns) == (self.rate == Rate::Rare)
-            }
-            _ => true,
+        let wanted_ns = match self.rate {
+            Rate::Usual => self.periods.usual_ns,
+            Rate::Rare => self.periods.rare_ns,
+            Rate::Processors => self.periods.of_cpus_ns,
         };
+        let Self {
+            followed, periods, ..
+        } = self;
         self.batch.tell(self.layout, &mut |event| {
-            if is_wanted(&event) {
+            let is_wanted = match &event {
+                PerfEvent::Sample(sample) => {
+                    if sample.period_ns != periods.of_cpus_ns {
+                        followed.insert(sample.pid);
+                    }
+                    sample.period_ns == wanted_ns && followed.contains(&sample.pid)
+                }
+                PerfEvent::Exit { pid, tid, .. } if pid == tid => {
+                    // Its other threads may go on; their events add it again.
+                    followed.remove(pid);
+                    true
+                }
+                other => {
+                    followed.extend(other.pid());
+                    true
+                }
+            };
+            if is_wanted {
                 tell(event);
             }
         })

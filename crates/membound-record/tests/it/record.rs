@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use membound_launch::{Change, Program};
+use membound_record::perf::{Config, Sampler};
 use membound_record::{Ended, Options, Over, Recorder, Summary, TimerChoice, Watch};
 use membound_run::{
     Executions, FrameId, Object, ObjectClass, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
@@ -392,6 +393,34 @@ fn a_load_whose_address_is_known_early_takes_as_long_as_any_other() {
     // Nothing fetches the line of a timed load while its timing is prepared. A probe finds its page where the one
     // before it was, and a chase does not.
     assert!(searched * 4 > chased, "{searched} of {chased}");
+}
+
+/// A thread's timer begins with it, and these threads end before.
+#[test]
+fn threads_shorter_than_the_period_are_sampled_with_their_processors() {
+    let _busy = busy();
+    let words = ["brief", "3000"];
+    let alone = |options: &mut Options| options.latencies = membound_record::Latencies::Off;
+    let Some(run) = record(&words, alone) else {
+        return;
+    };
+    let own = Sampler::for_children(&Config::default());
+    if !own.is_ok_and(|it| it.samples_processors()) {
+        skipped("the kernel does not permit samples of processors");
+        return;
+    }
+    let threads = run.data.threads.iter();
+    let counted_ns: u64 = threads.filter_map(|it| it.cpu_ns).sum();
+    let in_compute = run.data.samples.iter().filter(|sample| {
+        let function = run.function(run.leaf(sample));
+        function == "compute"
+    });
+    let sampled_ns: u64 = in_compute.map(|sample| sample.weight_ns).sum();
+    // Until it was found that threads are too short, nothing was sampled.
+    assert!(
+        sampled_ns * 4 > counted_ns && sampled_ns < counted_ns * 11 / 10,
+        "{sampled_ns} of {counted_ns}"
+    );
 }
 
 #[test]
