@@ -83,10 +83,12 @@ impl Times {
         let sampled: u64 = threads.iter().map(|thread| thread.sampled_ns).sum();
         let idle: u64 = threads.iter().map(ThreadTime::idle_ns).sum();
         let program = run.samples.iter().filter(|sample| !is_own(sample));
-        let weights: Vec<u64> = program.map(|sample| sample.weight_ns).collect();
+        let weights = program.map(|sample| sample.weight_ns);
+        let longest_ns = weights.clone().max().unwrap_or(0).max(run.meta.period_ns);
+        let effective_samples = info::effective(weights);
         let lacking_ns = cpu.saturating_sub(sampled) as f64;
-        let short_ns = match is_systematic(lacking_ns, &weights) {
-            true => lacking_ns.min(short_ns(&threads, &weights, run.meta.period_ns)),
+        let short_ns = match is_systematic(lacking_ns, sampled as f64, effective_samples) {
+            true => lacking_ns.min(short_ns(&threads, longest_ns)),
             false => 0.0,
         };
         Self {
@@ -96,7 +98,7 @@ impl Times {
             // then.
             total_ns: cpu.max(sampled) as f64,
             idle_ns: idle as f64,
-            effective_samples: info::effective(weights.into_iter()),
+            effective_samples,
         }
     }
 
@@ -133,21 +135,23 @@ impl Times {
         }
     }
 }
-/// Whether so much CPU time is in no sample not by chance, of samples with these weights.
-fn is_systematic(lacking_ns: f64, weights: &[u64]) -> bool {
+
+/// Whether chance cannot explain that samples lack so much CPU time: samples that stand for `sampled_ns`, and are as
+/// good as `effective` ones of equal weight.
+fn is_systematic(lacking_ns: f64, sampled_ns: f64, effective: f64) -> bool {
     const DEVIATIONS: f64 = 3.0;
     const MIN_SHARE: f64 = 0.05;
-    let weights = weights.iter().map(|&weight| weight as f64);
-    let (sum, squares) = weights.fold((0.0, 0.0), |(sum, squares), weight| {
-        (sum + weight, squares + weight * weight)
-    });
-    lacking_ns > (DEVIATIONS * squares.sqrt()).max(MIN_SHARE * (sum + lacking_ns))
+    let deviation_ns = match effective > 0.0 {
+        true => sampled_ns / effective.sqrt(),
+        false => 0.0,
+    };
+    lacking_ns > (DEVIATIONS * deviation_ns).max(MIN_SHARE * (sampled_ns + lacking_ns))
 }
 
-/// CPU time in nanoseconds of threads without samples that ran for less than two of the longest intervals.
-fn short_ns(threads: &[ThreadTime], weights: &[u64], period_ns: u64) -> f64 {
+/// CPU time in nanoseconds of threads without samples that ran for less than two of the longest intervals between
+/// samples.
+fn short_ns(threads: &[ThreadTime], longest_ns: u64) -> f64 {
     const PERIODS: u64 = 2;
-    let longest_ns = weights.iter().copied().max().unwrap_or(0).max(period_ns);
     let short = threads.iter().filter(|thread| {
         thread.samples == 0 && thread.own_ns == 0 && thread.cpu_ns < PERIODS * longest_ns
     });
@@ -172,10 +176,11 @@ mod tests {
             thread(9000, 9),
         ];
         // The one with 5000 ns ran in the kernel, where no samples are taken.
-        assert!((short_ns(&threads, &[1000; 9], 1000) - 700.0).abs() < 1e-9);
-        assert!(is_systematic(4000.0, &[1000; 1]));
+        assert!((short_ns(&threads, 1000) - 700.0).abs() < 1e-9);
+        assert!(is_systematic(4000.0, 1000.0, 1.0));
+        assert!(is_systematic(4000.0, 0.0, 0.0));
         // By chance, and too little to matter.
-        assert!(!is_systematic(2000.0, &[1000; 1]));
-        assert!(!is_systematic(40_000.0, &[1000; 1000]));
+        assert!(!is_systematic(2000.0, 1000.0, 1.0));
+        assert!(!is_systematic(40_000.0, 1e6, 1000.0));
     }
 }

@@ -198,7 +198,8 @@ impl<'a> Considered<'a> {
         considered
     }
 
-    /// The accesses as sites of a plan: first those that were chosen, each by decreasing gain.
+    /// Sites of the plan, one for each access: the chosen ones first, sorted by decreasing predicted gain, and then the
+    /// others, sorted likewise.
     fn sites(&self, run: &RunData, figures: &Figures, decisions: &[Decision]) -> Vec<HarvestSite> {
         let accesses = self.accesses.iter().zip(&self.refusals).zip(decisions);
         let mut sites: Vec<HarvestSite> = accesses

@@ -52,10 +52,10 @@ static UNFINISHED: Unfinished = Unfinished {
 
 /// True if programs lack processors.
 static SHORT: AtomicBool = AtomicBool::new(false);
-/// How much work is held: a [`Hold`].
+/// How much work is held: a [`Hold`], or [`STOPPED`].
 static HELD: AtomicU32 = AtomicU32::new(Hold::Not as u32);
-/// True if a plan is being made that nobody waits for any more.
-static ABANDONED: AtomicBool = AtomicBool::new(false);
+/// Value of [`HELD`] while planning stops: no program needs the plan in progress.
+const STOPPED: u32 = 0;
 
 thread_local! {
     /// CPU time of the thread when it last went on; `None` on threads outside of the pool.
@@ -78,18 +78,18 @@ pub enum Hold {
 /// Holds the work in the background, or lets it go on. A low priority alone does not keep it away from
 /// threads that wait for one another and need all processors at once.
 pub fn hold_planning(hold: Hold) {
-    ABANDONED.store(false, Ordering::Relaxed);
     HELD.store(hold as u32, Ordering::Relaxed);
 }
 
 /// To be called when all programs of this process, which ran for `elapsed`, have ended. A plan in progress that
 /// [`finish_plans`] would not wait for stops then, so that it does not take a processor from what is left to do.
 pub fn programs_ended(elapsed: Duration) {
-    hold_planning(Hold::Not);
-    let is_abandoned = UNFINISHED
-        .state()
-        .is_long_in_progress(finishing_time(elapsed));
-    ABANDONED.store(is_abandoned, Ordering::Relaxed);
+    let limit = finishing_time(elapsed);
+    let held = match UNFINISHED.state().is_long_in_progress(limit) {
+        true => STOPPED,
+        false => Hold::Not as u32,
+    };
+    HELD.store(held, Ordering::Relaxed);
 }
 
 fn finishing_time(elapsed: Duration) -> Duration {
@@ -200,7 +200,12 @@ pub fn finish_plans(elapsed: Duration) {
         });
     let (mut state, _) = wait.unwrap_or_else(PoisonError::into_inner);
     state.programs_ended = false;
-    ABANDONED.store(false, Ordering::Relaxed);
+    let _ = HELD.compare_exchange(
+        STOPPED,
+        Hold::Not as u32,
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
 }
 
 /// When the planning of a file begins that no program waits for.
@@ -232,15 +237,17 @@ fn wait_by(
     }
 }
 
-/// Called between two functions: pauses while work is held, and does not go on while it is abandoned.
+/// Called between two functions: pauses while work is held, and waits while it is stopped.
 fn give_way_for_long() {
     let Some(went_on_ns) = WENT_ON_NS.get() else {
         return;
     };
-    while ABANDONED.load(Ordering::Relaxed) {
-        std::thread::sleep(MAX_PAUSE);
-    }
-    let divisor = HELD.load(Ordering::Relaxed);
+    let divisor = loop {
+        match HELD.load(Ordering::Relaxed) {
+            STOPPED => std::thread::sleep(MAX_PAUSE),
+            divisor => break divisor,
+        }
+    };
     if divisor == Hold::Not as u32 {
         return;
     }

@@ -173,8 +173,6 @@ pub(crate) struct Driver {
     tidied_ns: u64,
     look_from: usize,
     serving: Serving,
-    /// What the programs did at the last look.
-    occupation: Occupation,
     /// Samples in the file.
     pub(crate) samples: u64,
     /// Longest interval, in bytes, at which small blocks were sampled; 0: none were.
@@ -285,7 +283,6 @@ impl Driver {
             tidied_ns: 0,
             look_from: 0,
             serving: Serving::default(),
-            occupation: Occupation::Computes,
             samples: 0,
             sampled_interval_bytes: 0,
             accesses: 0,
@@ -470,9 +467,9 @@ impl Driver {
         world.tidy(now_ns);
         let alive = world.alive();
         let pids: Vec<u32> = alive.iter().map(|(pid, _)| *pid).collect();
-        self.occupation = self.serving.look(now_ns, &pids);
-        self.windows.defer(self.occupation == Occupation::Undecided);
-        if self.occupation == Occupation::Serves && !self.windows.is_limited() {
+        let occupation = self.serving.look(now_ns, &pids);
+        self.windows.defer(occupation == Occupation::Undecided);
+        if occupation == Occupation::Serves && !self.windows.is_limited() {
             self.windows.limit(self.cpu_time.of(pids));
             if let Some(sampling) = &self.sampling {
                 sampling.serves();

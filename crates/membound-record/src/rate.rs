@@ -22,12 +22,12 @@ const RARE_PART: f64 = 0.1;
 const MAX_LOST: f64 = 0.04;
 /// The same in programs that serve requests, where it delays some of them by more.
 const MAX_LOST_SERVING: f64 = 0.01;
-/// Threads are too short for samples if those that ended without one had so much CPU time, in nanoseconds, and this
-/// share of all.
-const MIN_UNSAMPLED_NS: u64 = 50_000_000;
-const MIN_UNSAMPLED_SHARE: f64 = 0.5;
 /// Part of that share from which on it is not enabled again.
 const KEPT_PART: f64 = 0.5;
+/// Threads count as too short for samples when the threads that ended without a sample have used at least this much
+/// CPU time, in nanoseconds, and at least this share of the CPU time of all threads.
+const MIN_UNSAMPLED_NS: u64 = 50_000_000;
+const MIN_UNSAMPLED_SHARE: f64 = 0.5;
 /// When context switches are first read. The interval doubles with each reading, up to a limit: until the first
 /// reading, threads that switch often lose a fifth of their time.
 const FIRST_LOOK_NS: u64 = 20_000_000;
@@ -51,7 +51,7 @@ pub(crate) enum Rate {
     Processors,
 }
 
-/// Switches between the two rates.
+/// Switches between the rates.
 #[derive(Debug)]
 pub(crate) struct RateControl {
     rate: Rate,
@@ -94,6 +94,11 @@ impl RateControl {
             Rate::Usual => self.lost,
             Rate::Rare | Rate::Processors => self.lost * RARE_PART,
         }
+    }
+
+    /// Whether samples are those of processors, on which other processes run too.
+    pub(crate) const fn is_of_processors(&self) -> bool {
+        matches!(self.rate, Rate::Processors)
     }
 
     /// Notes that a thread has ended, and had `cpu_ns` of CPU time on one processor.

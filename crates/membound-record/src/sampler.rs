@@ -184,6 +184,8 @@ impl Reader {
                 }
                 // Later threads of membound inherit the events of the thread that started the program.
                 other if other.pid() == Some(own) => {}
+                PerfEvent::Sample(sample)
+                    if rate.is_of_processors() && !world.ran(sample.pid, t_ns(sample.t_ns)) => {}
                 PerfEvent::Sample(sample) => {
                     rate.sampled(sample.pid, sample.tid);
                     batch.switching_ns += sample.period_ns as f64 * rate.lost_part();

@@ -62,6 +62,14 @@ impl World {
         Some(*process)
     }
 
+    /// Whether a known image ran as `pid` at `t_ns`, and had not ended.
+    pub(crate) fn ran(&self, pid: u32, t_ns: u64) -> bool {
+        self.known_image(pid, t_ns).is_some_and(|process| {
+            let end_ns = self.images[process.index()].row.end_ns;
+            end_ns.is_none_or(|end_ns| t_ns <= end_ns)
+        })
+    }
+
     /// Begins the image of a forked process.
     pub(crate) fn forked(&mut self, parent: u32, pid: u32, t_ns: u64) -> ProcessId {
         let from = self.image(parent, t_ns);

@@ -35,7 +35,7 @@ impl Driver {
             return;
         }
         // Reading code takes tens of milliseconds, in which requests take longer.
-        let is_put_off = self.can_wait() && self.occupation != Occupation::Computes;
+        let is_put_off = self.can_wait() && self.serving.found() != Occupation::Computes;
         if is_put_off && !self.over && !self.holds_too_many() {
             return;
         }

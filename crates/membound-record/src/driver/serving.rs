@@ -44,6 +44,11 @@ impl Default for Serving {
 }
 
 impl Serving {
+    /// The result of the last look.
+    pub(super) const fn found(&self) -> Occupation {
+        self.found
+    }
+
     /// Looks at these processes, if that is due. Requests once served are served to the end.
     pub(super) fn look(&mut self, now_ns: u64, pids: &[u32]) -> Occupation {
         let is_due = |read_ns| now_ns >= read_ns + INTERVAL_NS;
@@ -81,8 +86,8 @@ impl Serving {
     }
 }
 
-/// Sums over all threads of these processes. The processes that do a server's work need not be those that accept
-/// its connections.
+/// Sums the switches and CPU times of all threads of these processes: in postgres, for example, one process accepts
+/// connections and others answer the requests.
 fn scheduled(root: &Root, pids: &[u32]) -> Scheduled {
     let mut sum = Scheduled::default();
     for (_, scheduled) in threads::scheduled(root, pids.iter().copied(), LOOKED_AT) {

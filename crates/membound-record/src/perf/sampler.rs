@@ -50,8 +50,6 @@ pub struct Sampler {
     threads: FxHashSet<u32>,
     rate: Rate,
     periods: Periods,
-    /// Processes with sampled threads.
-    followed: FxHashSet<u32>,
     batch: Batch,
     bell: Arc<Bell>,
 }
@@ -231,7 +229,6 @@ impl Sampler {
                 rare_ns: config.rare_period_ns(),
                 of_cpus_ns: config.cpus_period_ns(),
             },
-            followed: FxHashSet::default(),
             batch: Batch::default(),
             bell: Arc::new(Bell::new()),
         }
@@ -258,7 +255,7 @@ impl Sampler {
     }
 
     /// Samples at this rate from now on. Except for the usual one, a context switch costs next to nothing.
-    /// [`Rate::Processors`] is only for where [`Self::samples_processors`].
+    /// [`Rate::Processors`] is only for where [`Self::samples_processors`]; its samples are of all processes.
     ///
     /// # Errors
     /// The error of ioctl(2).
@@ -328,28 +325,12 @@ impl Sampler {
             Rate::Rare => self.periods.rare_ns,
             Rate::Processors => self.periods.of_cpus_ns,
         };
-        let Self {
-            followed, periods, ..
-        } = self;
+        let is_wanted = |event: &PerfEvent<'_>| match event {
+            PerfEvent::Sample(sample) => sample.period_ns == wanted_ns,
+            _ => true,
+        };
         self.batch.tell(self.layout, &mut |event| {
-            let is_wanted = match &event {
-                PerfEvent::Sample(sample) => {
-                    if sample.period_ns != periods.of_cpus_ns {
-                        followed.insert(sample.pid);
-                    }
-                    sample.period_ns == wanted_ns && followed.contains(&sample.pid)
-                }
-                PerfEvent::Exit { pid, tid, .. } if pid == tid => {
-                    // Its other threads may go on; their events add it again.
-                    followed.remove(pid);
-                    true
-                }
-                other => {
-                    followed.extend(other.pid());
-                    true
-                }
-            };
-            if is_wanted {
+            if is_wanted(&event) {
                 tell(event);
             }
         })

@@ -129,7 +129,7 @@ struct Search<'a> {
     analyst: &'a mut Analyst,
     /// State that the function does not write; computed at the first yield.
     untouched: Option<RegisterSet>,
-    /// What is to be put before which instruction.
+    /// Bodies to insert, each with the index of the instruction that it precedes.
     bodies: Vec<(usize, Work)>,
     found: PlannedFunction,
 }

@@ -89,8 +89,12 @@ impl RoleAssignment {
         None
     }
 
-    /// Adds what `copies` of this scavenger took when it was timed to the time of which profiling may cost a share.
+    /// Increases the profiling budget by a share of the CPU time that `copies` of this scavenger are expected to take.
+    /// An earlier run measured that time; without one, and beside a command, the budget stays as it is.
     pub(super) fn expect(&mut self, scavenger: &Program, copies: u32) {
+        if self.beside_command {
+            return;
+        }
         let timed = self
             .maker
             .timed(&plan_request(HarvestRole::Scavenger, scavenger));
@@ -263,12 +267,12 @@ impl RoleAssignment {
                 if !these.is_empty() {
                     self.profiling_budget_s +=
                         PROFILING_BUDGET_SHARE * timed.cpu_s * (these.len() + 1) as f64;
-                }
-                if !these.is_empty() && self.afford(&mut task, timed) {
-                    task.subject = Subject::Plan;
-                    processes.add(first(these.remove(0), task));
-                    self.held.extend(these);
-                    return;
+                    if self.afford(&mut task, timed) {
+                        task.subject = Subject::Plan;
+                        processes.add(first(these.remove(0), task));
+                        self.held.extend(these);
+                        return;
+                    }
                 }
                 Some(too_expensive(timed.cpu_s))
             }
