@@ -11,7 +11,7 @@ pub struct Objects {
     /// very many: see [`AllocationEvent::weight`].
     pub every_from_bytes: u64,
     /// Share of the program's CPU time, 0 to 1, that following its allocations may cost; sampling keeps
-    /// within it.
+    /// within it. Infinity: every block is reported as long as the rings have room.
     pub max_overhead: f64,
     /// Further functions that allocate like `malloc` and free like `free`: pairs of names.
     pub others: Vec<(String, String)>,

@@ -176,6 +176,9 @@ impl Account {
 
     /// Enters the cost of a window; returns the nanoseconds that it has earned.
     pub(crate) fn book(&mut self, window: &Window) -> f64 {
+        if self.share.is_infinite() {
+            return f64::INFINITY;
+        }
         let earned_ns = self.share * window.cpu_ns;
         let beside_ns = window.beside * (window.reading_ns + window.polling_ns);
         let reported_ns = window.events * window.event_ns + beside_ns;
@@ -312,6 +315,18 @@ mod tests {
         );
         // A burst.
         assert_eq!(run(&mut pace, 3e4, 1), [0]);
+    }
+
+    #[test]
+    fn every_block_is_reported_where_the_limit_is_infinite() {
+        let mut pace = begun(f64::INFINITY);
+        let slow = Window {
+            cpu_ns: 0.0,
+            event_ns: 1e6,
+            ..window(3e4, 0)
+        };
+        assert_eq!(pace.1.next(&mut pace.0, &slow), 0);
+        assert_eq!(Pace::begin(&pace.0).level(), 0);
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
     options.objects = Some(Objects {
         // Report all blocks, whatever that costs.
         every_from_bytes: 0,
-        max_overhead: 1000.0,
+        max_overhead: f64::INFINITY,
         others: Vec::new(),
         receiver: Arc::clone(keep) as Arc<dyn AllocationReceiver>,
     });
