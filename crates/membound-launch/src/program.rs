@@ -7,11 +7,12 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use membound_platform::memory::Limits;
 
 use crate::elf::Headers;
-use crate::short_lived::{ONE_IN, SHORT};
+use crate::short_lived::ONE_IN;
 
 /// Most nested interpreters that the kernel follows.
 const DEEPEST: usize = 5;
@@ -52,8 +53,13 @@ pub enum Unpatched {
         mebibytes: u64,
     },
     /// Processes of this executable end within milliseconds of their start, and this one was not drawn.
-    #[error("{} ran for less than {} ms again and again: one process of it in {ONE_IN} was patched", .0.display(), SHORT.as_millis())]
-    ShortLived(PathBuf),
+    #[error("{} ran for less than {} ms again and again: one process of it in {ONE_IN} was patched", path.display(), below.as_millis())]
+    ShortLived {
+        /// The executable.
+        path: PathBuf,
+        /// Run time below which its processes count as short-lived.
+        below: Duration,
+    },
     /// It ran, and no agent has connected.
     #[error("no agent spoke from {}: its loader did not bring it in, or it could not reach the control socket", .0.display())]
     Silent(PathBuf),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::ledger::ProcessKey;
+use crate::program::Unpatched;
 
 /// Which processes of an executable are patched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,12 +20,20 @@ pub enum ShortLived {
     /// All.
     #[default]
     All,
-    /// Once several in a row ended within 20 ms, one in 16, drawn at random.
-    Some,
+    /// Once several in a row ended this soon after they began, one in 16, drawn at random.
+    Some {
+        /// Run time from which a process does not count as short-lived.
+        below: Duration,
+    },
 }
 
-/// Run time below which a process counts as short-lived.
-pub(crate) const SHORT: Duration = Duration::from_millis(20);
+impl ShortLived {
+    /// [`Some`](Self::Some) for recordings: ten times as long as patching a process takes.
+    pub const OF_RECORDINGS: Self = Self::Some {
+        below: Duration::from_millis(20),
+    };
+}
+
 /// Number of short-lived processes of which one is patched, on average.
 pub(crate) const ONE_IN: u64 = 16;
 /// Number of short-lived processes in a row before any is left out.
@@ -54,20 +63,21 @@ impl Draw {
         }
     }
 
-    /// Notes that the process `key` begins to execute `path` at `now`. Returns whether it is to be patched.
-    pub(crate) fn patches(
+    /// Notes that the process `key` begins to execute `path` at `now`. Returns why it is not to be
+    /// patched, if so.
+    pub(crate) fn refusal(
         &self,
         path: &Path,
         key: ProcessKey,
         now: Instant,
         runs: impl FnOnce(ProcessKey) -> bool,
-    ) -> bool {
-        if self.which == ShortLived::All {
-            return true;
-        }
+    ) -> Option<Unpatched> {
+        let ShortLived::Some { below } = self.which else {
+            return None;
+        };
         let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let in_a_row = match all.get(path) {
-            Some(last) if now.duration_since(last.begun) >= SHORT => 0,
+            Some(last) if now.duration_since(last.begun) >= below => 0,
             // How long it will run is not known yet.
             Some(last) if runs(last.key) => last.in_a_row,
             Some(last) => last.in_a_row.saturating_add(1),
@@ -79,7 +89,10 @@ impl Draw {
             in_a_row,
         };
         all.insert(path.to_owned(), last);
-        in_a_row < MIN_IN_A_ROW || is_drawn(key)
+        (in_a_row >= MIN_IN_A_ROW && !is_drawn(key)).then(|| Unpatched::ShortLived {
+            path: path.to_owned(),
+            below,
+        })
     }
 }
 
@@ -104,7 +117,8 @@ mod tests {
                 started: 7,
             };
             let now = begun + interval * number;
-            draw.patches(Path::new("/bin/true"), key, now, |_| runs)
+            let refused = draw.refusal(Path::new("/bin/true"), key, now, |_| runs);
+            refused.is_none()
         });
         starts.map(u32::from).sum()
     }
@@ -113,37 +127,44 @@ mod tests {
 
     #[test]
     fn of_many_short_processes_some_are_patched() {
-        let some = patched(&Draw::new(ShortLived::Some), 1608, QUICK, false);
+        let some = patched(&Draw::new(ShortLived::OF_RECORDINGS), 1608, QUICK, false);
         assert!((60..160).contains(&some), "{some}");
         assert_eq!(patched(&Draw::new(ShortLived::All), 500, QUICK, false), 500);
     }
 
     #[test]
     fn processes_that_run_longer_are_all_patched() {
-        let slow = patched(&Draw::new(ShortLived::Some), 100, SHORT, false);
+        let slow = patched(
+            &Draw::new(ShortLived::OF_RECORDINGS),
+            100,
+            Duration::from_millis(20),
+            false,
+        );
         assert_eq!(slow, 100);
-        let side_by_side = patched(&Draw::new(ShortLived::Some), 100, QUICK, true);
+        let side_by_side = patched(&Draw::new(ShortLived::OF_RECORDINGS), 100, QUICK, true);
         assert_eq!(side_by_side, 100);
     }
 
     #[test]
     fn a_pause_begins_anew() {
-        let draw = Draw::new(ShortLived::Some);
+        let draw = Draw::new(ShortLived::OF_RECORDINGS);
         patched(&draw, 100, QUICK, false);
         let later = Instant::now() + Duration::from_secs(1);
         let key = ProcessKey { pid: 1, started: 1 };
         for number in 0..MIN_IN_A_ROW {
             let now = later + QUICK * number;
-            assert!(draw.patches(Path::new("/bin/true"), key, now, |_| false));
+            let refused = draw.refusal(Path::new("/bin/true"), key, now, |_| false);
+            assert_eq!(refused.map(|it| it.to_string()), None);
         }
     }
 
     #[test]
     fn executables_are_told_apart() {
-        let draw = Draw::new(ShortLived::Some);
+        let draw = Draw::new(ShortLived::OF_RECORDINGS);
         patched(&draw, 100, QUICK, false);
         let key = ProcessKey { pid: 1, started: 1 };
         let now = Instant::now() + QUICK * 101;
-        assert!(draw.patches(Path::new("/bin/other"), key, now, |_| false));
+        let refused = draw.refusal(Path::new("/bin/other"), key, now, |_| false);
+        assert_eq!(refused.map(|it| it.to_string()), None);
     }
 }

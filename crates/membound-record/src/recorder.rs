@@ -492,7 +492,7 @@ impl Parts {
             revision: options.revision.clone(),
             live: Live::On,
             large_text_bytes: options.harvest.is_none().then_some(LARGE_TEXT_BYTES),
-            short_lived: ShortLived::Some,
+            short_lived: ShortLived::OF_RECORDINGS,
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,

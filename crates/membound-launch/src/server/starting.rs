@@ -48,8 +48,7 @@ impl Server {
             return Ok(());
         }
         let runs = settling::runs;
-        if !self.draw.patches(&path, key, Instant::now(), runs) {
-            let short_lived = Unpatched::ShortLived(path);
+        if let Some(short_lived) = self.draw.refusal(&path, key, Instant::now(), runs) {
             self.ledger().settle(key, Some(short_lived.to_string()));
             return Ok(());
         }

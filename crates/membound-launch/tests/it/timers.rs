@@ -131,7 +131,8 @@ fn assert_covered(kept: &Kept, printed: &Printed, thread: u32, used: u64) {
     assert!(
         // A thread reads its own clock some moments before its last sample.
         weight <= used + 5_000_000 && weight + tail(kept) + before >= used,
-        "{weight} of {used}, {before} before"
+        "{weight} of {used}, {before} before, {} samples lost",
+        kept.lost
     );
 }
 
@@ -278,7 +279,8 @@ fn children_are_sampled_with_their_threads() {
         assert!(
             // A child reads its own clock a moment before its last sample.
             weight <= used + 1_000_000 && weight + tails >= *used,
-            "{weight} of {used}"
+            "{weight} of {used}, {} samples lost",
+            kept.lost
         );
         let covered = kept.covered.get(child).expect("it is told");
         assert!(covered.1 <= covered.0);
