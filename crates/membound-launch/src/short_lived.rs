@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use crate::ledger::ProcessKey;
-use crate::program::Unpatched;
 
 /// Which processes of an executable are patched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,15 +62,15 @@ impl Draw {
         }
     }
 
-    /// Notes that the process `key` begins to execute `path` at `now`. Returns why it is not to be
-    /// patched, if so.
-    pub(crate) fn refusal(
+    /// Notes that the process `key` begins to execute `path` at `now`. If it is not to be
+    /// patched, returns the run time below which those before it ended.
+    pub(crate) fn leaves_out(
         &self,
         path: &Path,
         key: ProcessKey,
         now: Instant,
         runs: impl FnOnce(ProcessKey) -> bool,
-    ) -> Option<Unpatched> {
+    ) -> Option<Duration> {
         let ShortLived::Some { below } = self.which else {
             return None;
         };
@@ -89,10 +88,7 @@ impl Draw {
             in_a_row,
         };
         all.insert(path.to_owned(), last);
-        (in_a_row >= MIN_IN_A_ROW && !is_drawn(key)).then(|| Unpatched::ShortLived {
-            path: path.to_owned(),
-            below,
-        })
+        (in_a_row >= MIN_IN_A_ROW && !is_drawn(key)).then_some(below)
     }
 }
 
@@ -117,8 +113,8 @@ mod tests {
                 started: 7,
             };
             let now = begun + interval * number;
-            let refused = draw.refusal(Path::new("/bin/true"), key, now, |_| runs);
-            refused.is_none()
+            let left_out = draw.leaves_out(Path::new("/bin/true"), key, now, |_| runs);
+            left_out.is_none()
         });
         starts.map(u32::from).sum()
     }
@@ -153,8 +149,8 @@ mod tests {
         let key = ProcessKey { pid: 1, started: 1 };
         for number in 0..MIN_IN_A_ROW {
             let now = later + QUICK * number;
-            let refused = draw.refusal(Path::new("/bin/true"), key, now, |_| false);
-            assert_eq!(refused.map(|it| it.to_string()), None);
+            let left_out = draw.leaves_out(Path::new("/bin/true"), key, now, |_| false);
+            assert_eq!(left_out, None);
         }
     }
 
@@ -164,7 +160,7 @@ mod tests {
         patched(&draw, 100, QUICK, false);
         let key = ProcessKey { pid: 1, started: 1 };
         let now = Instant::now() + QUICK * 101;
-        let refused = draw.refusal(Path::new("/bin/other"), key, now, |_| false);
-        assert_eq!(refused.map(|it| it.to_string()), None);
+        let left_out = draw.leaves_out(Path::new("/bin/other"), key, now, |_| false);
+        assert_eq!(left_out, None);
     }
 }

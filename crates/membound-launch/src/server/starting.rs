@@ -48,7 +48,8 @@ impl Server {
             return Ok(());
         }
         let runs = settling::runs;
-        if let Some(short_lived) = self.draw.refusal(&path, key, Instant::now(), runs) {
+        if let Some(below) = self.draw.leaves_out(&path, key, Instant::now(), runs) {
+            let short_lived = Unpatched::ShortLived { path, below };
             self.ledger().settle(key, Some(short_lived.to_string()));
             return Ok(());
         }
