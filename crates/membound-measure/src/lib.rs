@@ -30,6 +30,7 @@ pub mod loaded;
 pub mod mlp;
 pub mod numa;
 pub mod prefetch;
+pub mod replay;
 pub mod tlb;
 pub mod window;
 

@@ -1,0 +1,150 @@
+use iced_x86::code_asm::{
+    CodeAssembler, byte_ptr, eax, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi, rsp, xmm0, xmm1,
+    ymm0, ymm1,
+};
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+
+use super::body::Body;
+use super::{iteration_ns, run};
+use crate::random::Random;
+
+/// Time of the loop that `emit` writes, in cycles of a chain of dependent adds.
+fn cycles(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Option<f64> {
+    // Eight dependent additions take eight cycles on every processor.
+    let clock = of_loop(|a| {
+        for _ in 0..8 {
+            a.add(rax, rcx)?;
+        }
+        a.mov(rdx, qword_ptr(rsi))
+    })?;
+    Some(of_loop(emit)? / clock * 8.0)
+}
+
+fn of_loop(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Option<f64> {
+    let assembled = || {
+        let mut a = CodeAssembler::new(64)?;
+        let mut top = a.create_label();
+        a.set_label(&mut top)?;
+        emit(&mut a)?;
+        a.cmp(r8, rdi)?;
+        a.jne(top)?;
+        a.assemble(0x40_1000)
+    };
+    iteration_ns(&assembled().expect("it can be encoded"), 0x40_1000)
+}
+
+#[test]
+fn loops_take_the_time_of_their_instructions() {
+    // Each load needs the address that the one before has brought: 3 to 6 cycles.
+    let chase =
+        cycles(|a| a.mov(rax, qword_ptr(rax + 0x1234_5678_i32))).expect("it can be replayed");
+    assert!((2.0..20.0).contains(&chase), "{chase}");
+    // Through memory: the store is forwarded to the load of the next iteration.
+    let forwarded = cycles(|a| a.add(qword_ptr(rbp - 8), 1)).expect("it can be replayed");
+    assert!(forwarded < 40.0, "{forwarded}");
+    // Independent loads and stores that advance: a few cycles at most.
+    let copy = cycles(|a| {
+        a.mov(rcx, qword_ptr(rsi + rax))?;
+        a.mov(qword_ptr(rdi + rax), rcx)?;
+        a.add(rax, 8)
+    })
+    .expect("it can be replayed");
+    assert!((0.2..9.0).contains(&copy), "{copy}");
+    // A chain of four dependent multiplications of 3 to 5 cycles each.
+    let multiplied = cycles(|a| {
+        for _ in 0..4 {
+            a.mulsd(xmm0, xmm1)?;
+        }
+        a.movsd_2(qword_ptr(rdi + rax * 8), xmm0)?;
+        a.inc(rax)
+    })
+    .expect("it can be replayed");
+    assert!((8.0..60.0).contains(&multiplied), "{multiplied}");
+}
+
+#[test]
+fn operands_of_all_kinds_are_moved() {
+    let constant = of_loop(|a| {
+        let constant = MemoryOperand::with_base_displ(Register::RIP, 0x40_5000);
+        a.add_instruction(Instruction::with2(
+            Code::Mulsd_xmm_xmmm64,
+            Register::XMM0,
+            constant,
+        )?)?;
+        a.addsd(xmm0, qword_ptr(rsp + 16))?;
+        a.addsd(xmm0, qword_ptr(0x0060_0000))?;
+        a.mov(eax, eax)
+    });
+    assert!(constant.is_some());
+    if std::arch::is_x86_feature_detected!("avx") {
+        let wide = of_loop(|a| {
+            a.vmovupd(ymm0, iced_x86::code_asm::ymmword_ptr(rsi + rax))?;
+            a.vaddpd(ymm1, ymm0, ymm1)?;
+            a.add(rax, 32)
+        });
+        assert!(wide.is_some());
+    }
+}
+
+#[test]
+fn what_could_do_anything_else_is_refused() {
+    type Emit = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+    let refused: [(&str, Emit); 10] = [
+        ("a system call", |a| a.syscall()),
+        ("a call", |a| a.call(rax)),
+        ("a push", |a| a.push(rax)),
+        ("a change of the stack", |a| a.sub(rsp, 8)),
+        ("a string", |a| a.rep().movsb()),
+        ("a trap", |a| a.int3()),
+        ("a division", |a| a.div(rcx)),
+        ("a locked access", |a| a.lock().add(qword_ptr(rsi), 1)),
+        ("an access of a segment", |a| {
+            a.mov(rax, qword_ptr(rax).fs())
+        }),
+        ("a time", |a| a.rdtsc()),
+    ];
+    for (what, emit) in refused {
+        let time = of_loop(|a| {
+            a.mov(rcx, qword_ptr(rsi))?;
+            emit(a)
+        });
+        assert_eq!(time, None, "{what}");
+    }
+    let far = of_loop(|a| {
+        a.mov(rcx, qword_ptr(rsi))?;
+        a.add(rsi, 4096)
+    });
+    assert_eq!(far, None, "it leaves the first cache");
+    assert_eq!(iteration_ns(&[0x90; 16], 0), None, "no loop");
+    assert_eq!(iteration_ns(&[], 0), None);
+}
+
+#[test]
+fn an_address_outside_of_the_buffers_ends_only_the_child() {
+    let time = of_loop(|a| {
+        a.mov(rcx, qword_ptr(rsi))?;
+        a.not(rcx)?;
+        a.shr(rcx, 8)?;
+        a.mov(byte_ptr(rcx), 1)
+    });
+    assert_eq!(time, None);
+}
+
+#[test]
+fn any_code_is_refused_or_executed_without_harm() {
+    let mut random = Random::new(20_181_109);
+    let mut executed = 0;
+    for _ in 0..20_000 {
+        let mut code: Vec<u8> = (0..12).map(|_| random.below(256) as u8).collect();
+        code.extend([0x75, 0xf2]);
+        let Some(body) = Body::decode(&code, 0) else {
+            continue;
+        };
+        executed += 1;
+        if executed <= 50 {
+            let time = run::iteration_ns(&body);
+            assert!(time.is_none_or(|ns| ns > 0.0), "{body:?}");
+        }
+    }
+    assert!(executed > 20, "{executed}");
+}
