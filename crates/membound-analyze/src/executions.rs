@@ -154,6 +154,8 @@ struct Strata {
     period_ns: f64,
     /// Upper limit of a loop's iterations per nanosecond; infinite if the core clock is not known.
     max_iterations_per_ns: f64,
+    /// Time in nanoseconds of an iteration in the first cache, of loops for which it was measured.
+    cached_ns: FxHashMap<Stratum, f64>,
 }
 
 impl Strata {
@@ -217,7 +219,12 @@ impl Strata {
                 .map(|(stratum, samples)| (stratum, Series::of(samples)))
                 .collect()
         };
+        let measured = run.loops.iter().filter_map(|around| {
+            let module = run.frames[around.frame.index()].module;
+            Some((Stratum::Loop(module, around.start), around.cached_ns?))
+        });
         Self {
+            cached_ns: measured.collect(),
             of_site,
             around_site: around
                 .into_iter()
@@ -234,7 +241,18 @@ impl Strata {
                 .map_or(f64::INFINITY, |cycles| MAX_ITERATIONS_PER_CYCLE * cycles),
         }
     }
+
+    /// Upper limit of the iterations of a loop per nanosecond.
+    fn max_iterations_per_ns(&self, of_loop: Stratum) -> f64 {
+        let cached = self.cached_ns.get(&of_loop).map(|ns| CACHED_MARGIN / ns);
+        cached.map_or(self.max_iterations_per_ns, |most| {
+            most.min(self.max_iterations_per_ns)
+        })
+    }
 }
+
+/// Factor by which a loop may be faster in its program than when it was measured in the first cache.
+const CACHED_MARGIN: f64 = 1.15;
 
 /// Count of executions with the time of the stratum in which it was made.
 #[derive(Clone, Copy, Debug)]
@@ -559,7 +577,7 @@ impl<'a> OfSite<'a> {
         if rate.ns <= 0.0 || all.count < MIN_PLAUSIBLE_RATE_RATIO * least {
             return None;
         }
-        let factor = more_often(&rows, self.strata.max_iterations_per_ns);
+        let factor = more_often(&rows, self.strata.max_iterations_per_ns(self.stratum()));
         Some(if_begun_again(all, factor, counted))
     }
 

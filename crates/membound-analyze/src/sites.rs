@@ -103,7 +103,7 @@ pub(crate) fn costs(
     let times_ns: Vec<f64> = (0..run.sites.len())
         .map(|index| time_of(SiteId(index as u32)))
         .collect();
-    let works = work::around_sites(run, &times_ns);
+    let loops = work::around_sites(run, &times_ns);
     // Fitting mixtures is most of the work in a run with many sites.
     run.sites
         .par_iter()
@@ -138,7 +138,8 @@ pub(crate) fn costs(
                     mixture: uncontended.as_ref().unwrap_or(&mixture).as_ref(),
                     stream,
                     contended,
-                    work: works[index],
+                    work: loops[index].work,
+                    cached_loop: loops[index].cached,
                 },
                 &machine.costs,
             );

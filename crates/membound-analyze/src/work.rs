@@ -1,7 +1,7 @@
-//! Work of the loops around accesses. Work that the processor does while an access waits does not show in
+//! Loops around accesses: their work, and their time in the first cache. Work that the processor does while an access waits does not show in
 //! samples, but would take time if the data were near.
 
-use membound_model::stall::Work;
+use membound_model::stall::{CachedLoop, Work};
 use membound_run::{FrameId, ModuleId, RunData};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
@@ -24,15 +24,24 @@ struct Body {
     of_sites_ns: f64,
 }
 
-/// Work of the innermost loop around each site. `times_ns` is the CPU time attributed to each site, in
-/// nanoseconds.
-pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>> {
+/// What is known of the innermost loop around a site.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Around {
+    pub work: Option<Work>,
+    pub cached: Option<CachedLoop>,
+}
+
+/// The innermost loop around each site. `times_ns` is the CPU time attributed to each site, in nanoseconds.
+pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
     let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
         .filter(|around| around.level == 0)
         .filter_map(|around| {
             let module = run.frames[around.frame.index()].module?;
             Some((around.frame, (module, around.start)))
         })
+        .collect();
+    let cached_ns: FxHashMap<Loop, f64> = (run.loops.iter())
+        .filter_map(|around| Some((*innermost.get(&around.frame)?, around.cached_ns?)))
         .collect();
     let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
     let mut add = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
@@ -54,20 +63,31 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Option<Work>>
     }
     let functions = Functions::new(run);
     // A run of a whole machine has tens of thousands of loops.
-    let works: FxHashMap<Loop, Work> = bodies
+    let all: FxHashMap<Loop, Around> = bodies
         .into_par_iter()
         .filter(|(_, body)| body.of_sites_ns > 0.0)
-        .filter_map(|(around, body)| {
-            let work = Work {
-                instructions: instructions(&functions, around, body.sampled_range?)? as f64,
+        .map(|(around, body)| {
+            let length = body
+                .sampled_range
+                .and_then(|sampled| instructions(&functions, around, sampled));
+            let work = length.map(|instructions| Work {
+                instructions: instructions as f64,
                 visible_ns: (body.time_ns - body.of_sites_ns).max(0.0),
                 waiting_ns: body.of_sites_ns,
-            };
-            Some((around, work))
+            });
+            let cached = cached_ns.get(&around).map(|&iteration_ns| CachedLoop {
+                iteration_ns,
+                loop_ns: body.time_ns,
+                waiting_ns: body.of_sites_ns,
+            });
+            (around, Around { work, cached })
         })
         .collect();
-    let of_site = |site: &membound_run::Site| works.get(innermost.get(&site.frame)?).copied();
-    run.sites.iter().map(of_site).collect()
+    let of_site = |site: &membound_run::Site| all.get(innermost.get(&site.frame)?).copied();
+    run.sites
+        .iter()
+        .map(|site| of_site(site).unwrap_or_default())
+        .collect()
 }
 
 /// Number of instructions of the loop that begins at `start`, up to its last jump back there. `low` and

@@ -22,6 +22,8 @@ const COLD_NS: f64 = 1e3;
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     heat: FxHashMap<SiteId, f64>,
+    /// The same without decay.
+    waited_ns: FxHashMap<SiteId, f64>,
     /// The same for accesses in the blocks before sampled block beginnings.
     before: FxHashMap<SiteId, f64>,
     /// Decayed time of samples at block beginnings.
@@ -35,6 +37,12 @@ impl Chooser {
     /// Adds the part of a sample that waited for `site`.
     pub(crate) fn add(&mut self, site: SiteId, weight_ns: f64) {
         *self.heat.entry(site).or_default() += weight_ns;
+        *self.waited_ns.entry(site).or_default() += weight_ns;
+    }
+
+    /// CPU time that samples waited for each site in the whole recording.
+    pub(crate) const fn waited_ns(&self) -> &FxHashMap<SiteId, f64> {
+        &self.waited_ns
     }
 
     /// Adds a sample of the program's own code.

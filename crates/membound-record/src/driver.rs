@@ -134,7 +134,7 @@ pub(crate) struct Driver {
     iterations: IterationCounter,
     watching: Option<Watching>,
     trials: Trials,
-    chooser: Chooser,
+    pub(crate) chooser: Chooser,
     cpu_time: CpuTime,
     /// Estimates what the recorder's own CPU time costs the programs; below, the CPU time before that.
     interference: Interference,
@@ -160,7 +160,7 @@ pub(crate) struct Driver {
     /// When each thread was sampled last, and its process.
     recent: FxHashMap<ThreadId, (u64, ProcessId)>,
     residencies: Residencies,
-    sampled_ns: u64,
+    pub(crate) sampled_ns: u64,
     /// Sum of the squares of what its samples stand for.
     sampled_squares_ns2: f64,
     /// CPU time that samples of the agent's timers should account for.

@@ -8,7 +8,7 @@ use membound_run::{FrameId, ModuleKind};
 
 use crate::driver::Driver;
 use crate::modules::CodeModule;
-use crate::names;
+use crate::{names, replays};
 
 impl Driver {
     /// Adds names, code and totals to the file.
@@ -80,7 +80,9 @@ impl Driver {
         let modules = crate::lock(&self.world).modules.all().to_vec();
         let world = &self.world;
         let intern = |frame| crate::lock(world).interner.frame(frame);
-        let rows = names::loops(&names::met(&self.sites, intern), &modules);
+        let waited_ns = self.chooser.waited_ns();
+        let cached = replays::measure(&self.sites, &modules, waited_ns, self.sampled_ns as f64);
+        let rows = names::loops(&names::met(&self.sites, intern), &modules, &cached);
         self.file.put(|writer| writer.loops(&rows));
     }
 

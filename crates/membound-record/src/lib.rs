@@ -38,6 +38,7 @@ mod patcher;
 pub mod perf;
 mod rate;
 mod recorder;
+mod replays;
 mod residency;
 mod rows;
 mod sample_period;

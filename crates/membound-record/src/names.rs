@@ -12,6 +12,7 @@ use membound_symbolize::JitMap;
 
 use crate::gaps::Gaps;
 use crate::modules::CodeModule;
+use crate::replays::CachedLoops;
 use crate::sites::Sites;
 
 /// Bytes of one function that are kept, at most.
@@ -162,16 +163,25 @@ pub(crate) fn met(
     met.collect()
 }
 
-/// Rows of loops around instructions; for `met` see [`met`].
+/// Rows of loops around instructions; for `met` see [`met`], for `cached_ns` [`crate::replays`].
 pub(crate) fn loops(
     met: &[(FrameId, ModuleId, u64)],
     modules: &[Arc<CodeModule>],
+    cached_ns: &CachedLoops,
 ) -> Vec<LoopAround> {
     let mut rows = Vec::new();
     for (frame, id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
         let around = code.map(|code| code.loop_starts(*address));
-        rows.extend(loop_rows(*frame, around.unwrap_or_default()));
+        rows.extend(loop_rows(*frame, around.unwrap_or_default()).map(|row| {
+            LoopAround {
+                cached_ns: cached_ns
+                    .get(&(*id, row.start))
+                    .copied()
+                    .filter(|_| row.level == 0),
+                ..row
+            }
+        }));
     }
     rows
 }
@@ -182,6 +192,7 @@ pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item 
         frame,
         level,
         start,
+        cached_ns: None,
     })
 }
 

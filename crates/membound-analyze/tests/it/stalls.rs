@@ -1,7 +1,9 @@
 //! Stalled shares by code, thread and level.
 
 use membound_analyze::Options;
-use membound_run::{Laps, Process, ProcessId, RunData, SiteId, SiteKind, Thread, ThreadId};
+use membound_run::{
+    FrameId, Laps, LoopAround, Process, ProcessId, RunData, SiteId, SiteKind, Thread, ThreadId,
+};
 use membound_types::{InsightKind, Profile};
 
 use crate::synthetic::{From, Like, Synthetic};
@@ -494,4 +496,31 @@ fn a_densely_sampled_window_has_no_larger_weight() {
             near(object.share.stall_fraction, 0.48, 0.05, &object.name);
         }
     }
+}
+
+/// Stores that look like hits wait for what their loop takes beyond its time in the first cache.
+#[test]
+fn a_loop_that_was_measured_in_the_first_cache_waits_for_the_rest() {
+    let mut program = Synthetic::new(10.0, 1);
+    let thread = program.thread("main");
+    let array = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let fill = program.site(("fill", "fill.c", 8), SiteKind::Store, 8);
+    program.access(thread, 0, fill, 0.0..10.0, &Like::chase(From::L1, &[array]));
+    let mut run = program.finish();
+    let executions: u64 = run.executions.iter().map(|window| window.count).sum();
+    let cpu_ns: u64 = run.executions.iter().map(|window| window.cpu_ns).sum();
+    let before = views(&run).profile.memory_bound.fraction;
+    assert!(before < 0.1, "{before}");
+    let start = run.frames[run.sites[fill.site.index()].frame.index()].address;
+    run.loops = (0..run.frames.len() as u32)
+        .map(|frame| LoopAround {
+            frame: FrameId(frame),
+            level: 0,
+            start,
+            cached_ns: Some(0.4 * cpu_ns as f64 / executions as f64),
+        })
+        .collect();
+    let bound = views(&run).profile.memory_bound;
+    near(bound.fraction, 0.6, 0.02, "memory bound");
+    assert!(bound.low > 0.5 && bound.high < 0.7, "{bound:?}");
 }

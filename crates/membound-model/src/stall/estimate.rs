@@ -22,6 +22,12 @@ impl Estimate {
         }
     }
 
+    /// Width of the interval.
+    #[must_use]
+    pub const fn width(self) -> f64 {
+        self.high - self.low
+    }
+
     /// A value with an interval, which is extended if it does not contain the value.
     #[must_use]
     pub const fn new(value: f64, low: f64, high: f64) -> Self {

@@ -28,5 +28,5 @@ pub use combine::combine;
 pub use estimate::Estimate;
 pub use mixture::{LevelShare, Mixer, Mixture, NoMixture};
 pub use served::{ByLevel, Served};
-pub use site::{AccessKind, Contended, Costs, Evidence, Executed, Stall, Stream, Work};
+pub use site::{AccessKind, CachedLoop, Contended, Costs, Evidence, Executed, Stall, Stream, Work};
 pub use timing::Timing;

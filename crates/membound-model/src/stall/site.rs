@@ -92,6 +92,10 @@ impl Stream {
 /// Most that lines may take, as a multiple of the time at the machine's measured bandwidth.
 const MAX_BANDWIDTH_TIME_RATIO: f64 = 1.5;
 
+/// Most of the measured bandwidth that a loop may use: another mix of loads and stores may get more than the one
+/// that was measured.
+const MAX_BANDWIDTH_RATIO: f64 = 1.5;
+
 /// Share of the measured bandwidth up to which a loop waits for something else, and from which
 /// it waits for bandwidth.
 const MAX_UNBOUND_BANDWIDTH_SHARE: f64 = 0.5;
@@ -220,6 +224,44 @@ impl Work {
     }
 }
 
+/// The loop around a site, whose iterations were measured with their data in the first cache.
+///
+/// What its iterations take beyond that is the wait for memory, however accesses overlap with each other, with
+/// prefetchers and with other work. The site must be executed once in each iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CachedLoop {
+    /// Time in nanoseconds of an iteration with its data in the first cache.
+    pub iteration_ns: f64,
+    /// CPU time of the loop's samples, in nanoseconds.
+    pub loop_ns: f64,
+    /// CPU time of the samples that are attributed to accesses of the loop, in nanoseconds.
+    pub waiting_ns: f64,
+}
+
+/// Relative error of the time of an iteration in the first cache: in the program, the loop's code is aligned
+/// differently, its values are others, and it begins and ends now and then.
+const CACHED_LOOP_ERROR: f64 = 0.1;
+
+impl CachedLoop {
+    /// Stall of a site with the time `time_ns` that was `executed` in the loop; `None` if the loop took less time
+    /// than its iterations do in the first cache: then these are not what the program executed.
+    fn stall(&self, time_ns: f64, executed: Executed) -> Option<Estimate> {
+        let of_site = time_ns / self.waiting_ns.max(time_ns).max(f64::MIN_POSITIVE);
+        let left = |executions: f64, error: f64| {
+            (self.loop_ns - executions * self.iteration_ns * error).max(0.0) * of_site
+        };
+        let possible = executed.low * self.iteration_ns <= self.loop_ns * (1.0 + CACHED_LOOP_ERROR);
+        possible.then(|| {
+            Estimate::new(
+                left(executed.count, 1.0),
+                left(executed.high, 1.0 + CACHED_LOOP_ERROR),
+                left(executed.low, 1.0 - CACHED_LOOP_ERROR),
+            )
+            .clamped(0.0, time_ns)
+        })
+    }
+}
+
 /// Everything that is known about a site.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
@@ -243,6 +285,8 @@ pub struct Evidence<'a> {
     pub contended: Option<Contended>,
     /// The loop around the site, if known.
     pub work: Option<Work>,
+    /// The same, if it was measured with its data in the first cache.
+    pub cached_loop: Option<CachedLoop>,
 }
 
 /// Costs of operations on the machine.
@@ -308,7 +352,12 @@ impl Stall {
                 // A stream's wait follows from its bandwidth instead.
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
                 let exposed = work.map(|work| work.exposed(stall, evidence, executed, costs));
-                (exposed.unwrap_or(stall), levels)
+                let stall = exposed.unwrap_or(stall);
+                let beyond = beyond_cached_loop(evidence, executed).filter(|beyond| {
+                    let is_better_known = beyond.width() < stall.width();
+                    is_better_known || !shows_its_wait(evidence)
+                });
+                (beyond.unwrap_or(stall), levels)
             }
             (None, Some(mixture)) => {
                 let share = mixture.excess_ns.value / mixture.mean_ns.value.max(costs.l1_ns);
@@ -358,6 +407,25 @@ impl Costs {
             AccessKind::Locked => self.l1_ns.max(self.locked_ns),
         }
     }
+}
+
+/// False if the latency of a site's accesses is not what the program waits for: prefetchers hide that of streams,
+/// and stores wait in the store buffer.
+fn shows_its_wait(evidence: &Evidence<'_>) -> bool {
+    let is_timed = evidence.mixture.is_some() && evidence.access_kind != AccessKind::Writes;
+    is_timed && evidence.stream.is_none()
+}
+
+/// A site's stall by the time of its loop in the first cache, if that is known.
+fn beyond_cached_loop(evidence: &Evidence<'_>, executed: Executed) -> Option<Estimate> {
+    // The wait for a contended line is estimated apart.
+    let cached = evidence
+        .cached_loop
+        .filter(|_| evidence.contended.is_none())?;
+    let moves = evidence.stream.map_or(0.0, |stream| stream.moved_ns(1.0));
+    let most = MAX_BANDWIDTH_RATIO * cached.loop_ns / moves.max(f64::MIN_POSITIVE);
+    let high = executed.high.min(most).max(executed.count);
+    cached.stall(evidence.time_ns, Executed { high, ..executed })
 }
 
 /// A site's time in nanoseconds minus the cost of its hits.

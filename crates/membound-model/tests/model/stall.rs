@@ -1,8 +1,8 @@
 //! Stalls of programs with known truth.
 
 use membound_model::stall::{
-    AccessKind, ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served,
-    Stall, Stream, Work, combine,
+    AccessKind, ByLevel, CachedLoop, Contended, Costs, Estimate, Evidence, Executed, Mixer,
+    NoMixture, Served, Stall, Stream, Work, combine,
 };
 use membound_testkit::Random;
 use membound_types::{CalibratedLevel, Calibration, TickCount};
@@ -252,6 +252,7 @@ fn site<'a>(
         stream: None,
         contended: None,
         work: None,
+        cached_loop: None,
     }
 }
 
@@ -574,4 +575,52 @@ fn chance_is_that_of_the_samples() {
     assert_eq!((none.fraction, none.low), (0.0, 0.0));
     assert!(none.high > 0.0);
     assert_eq!(combine(&[], 0.0, 0.0).fraction, 0.0);
+}
+
+#[test]
+fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
+    // Loads of a loop of 8 seconds, half of which are attributed to this site, that all look like hits.
+    let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
+    let with = |kind: AccessKind, iteration_ns: f64, contended: Option<Contended>| {
+        let evidence = Evidence {
+            access_kind: kind,
+            contended,
+            cached_loop: Some(CachedLoop {
+                iteration_ns,
+                loop_ns: 8e9,
+                waiting_ns: 8e9,
+            }),
+            ..site(4.0, 1e10, &mixture)
+        };
+        Stall::of(&evidence, &COSTS).stall_ns
+    };
+    let stores = with(AccessKind::Writes, 0.3, None);
+    assert!((stores.value - 2.5e9).abs() < 1e6, "{stores:?}");
+    // The executions and the time in the first cache are known within some percent each.
+    assert!((2.0e9..2.4e9).contains(&stores.low), "{stores:?}");
+    assert!((2.6e9..3.0e9).contains(&stores.high), "{stores:?}");
+    // A loop that takes as long as in the first cache does not wait.
+    let none = with(AccessKind::Writes, 0.8, None);
+    assert!(none.value < 1e6 && none.high < 0.8e9, "{none:?}");
+    // One that takes less is another loop.
+    let evidence = site(4.0, 1e10, &mixture);
+    let without = Stall::of(&evidence, &COSTS).stall_ns;
+    assert_eq!(with(AccessKind::Reads, 1.2, None), without);
+    // Contention is estimated apart.
+    let contended = Some(Contended {
+        share: 1.0,
+        excess_ns: 20.0,
+        hit_share: 1.0,
+    });
+    assert_eq!(
+        with(AccessKind::Reads, 0.3, contended),
+        Stall::of(
+            &Evidence {
+                contended,
+                ..evidence
+            },
+            &COSTS
+        )
+        .stall_ns
+    );
 }

@@ -641,3 +641,37 @@ fn a_process_that_runs_is_sampled_until_it_ends_or_time_is_over() {
         Err(membound_record::Error::Attach { .. })
     ));
 }
+
+/// A loop that waits for nothing takes as long in its program as its copy does in membound.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_hot_loop_is_measured_in_the_first_cache() {
+    let Some(fixture) = Fixture::build_with("copy.c", &["-O1"]) else {
+        return;
+    };
+    let _busy = busy();
+    let Some(recorded) = record_fixture(fixture, &[], |options| {
+        options.latencies = membound_record::Latencies::Off
+    }) else {
+        return;
+    };
+    let numbers: Vec<f64> = recorded
+        .out
+        .split_whitespace()
+        .map(|word| word.parse().expect("it prints numbers"))
+        .collect();
+    let in_program = numbers[1] / numbers[0];
+    let of_add = recorded
+        .data
+        .loops
+        .iter()
+        .filter(|row| row.level == 0 && recorded.function(row.frame) == "add");
+    let cached: Vec<Option<f64>> = of_add.map(|row| row.cached_ns).collect();
+    assert!(!cached.is_empty());
+    for cached in cached {
+        let cached = cached.expect("it can be executed apart from its program");
+        let ratio = in_program / cached;
+        // Another guest of the machine may slow one of them.
+        assert!((0.5..3.0).contains(&ratio), "{in_program} ns, {cached} ns");
+    }
+}

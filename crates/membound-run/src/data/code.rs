@@ -28,7 +28,7 @@ record! { "stacks", Position, missing "samples" =>
 
 record! { "loops", Order, missing "latencies" =>
     /// A loop around an instruction that was sampled or is a site.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct LoopAround {
         /// Instruction inside the loop.
         pub frame: FrameId,
@@ -36,6 +36,8 @@ record! { "loops", Order, missing "latencies" =>
         pub level: u32,
         /// Address of the loop's first block in the frame's module.
         pub start: u64,
+        /// Time in nanoseconds of an iteration whose data are in the first cache, if it was measured.
+        pub cached_ns: Option<f64>,
     }
 }
 
