@@ -16,20 +16,20 @@ mod body;
 #[cfg(target_arch = "x86_64")]
 mod run;
 
-/// Time in nanoseconds of one iteration of the loop that begins at `address`, with its data in the first cache.
-/// `code` is the machine code from there on.
+/// Time in nanoseconds of one iteration of the loop that is entered at `entry`, with its data in the first cache.
+/// `code` is the machine code of the function, which lies at `address`.
 ///
-/// `None` if the loop has more than one block, if its instructions cannot be executed apart from their program,
+/// `None` if the loop is not one stretch of code that ends with the jump back, if its instructions cannot be executed apart from their program,
 /// or if the time could not be measured. Always `None` on machines other than x86-64.
 #[must_use]
-pub fn iteration_ns(code: &[u8], address: u64) -> Option<f64> {
+pub fn iteration_ns(code: &[u8], address: u64, entry: u64) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     {
-        run::iteration_ns(&body::Body::decode(code, address)?)
+        run::iteration_ns(&body::Body::decode(code, address, entry)?)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (code, address);
+        let _ = (code, address, entry);
         None
     }
 }

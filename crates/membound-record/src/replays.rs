@@ -13,8 +13,8 @@ use crate::sites::Sites;
 const MIN_LOOP_SHARE: f64 = 0.03;
 /// Most loops that are measured: each takes some milliseconds, for which the user waits.
 const MAX_LOOPS: usize = 6;
-/// Most bytes of a loop's body.
-const BODY_BYTES: u64 = 1 << 10;
+/// Most bytes of a function whose loops are measured.
+const FUNCTION_BYTES: u64 = 1 << 16;
 
 /// Time in nanoseconds of an iteration, by the loop's module and first address.
 pub(crate) type CachedLoops = FxHashMap<(ModuleId, u64), f64>;
@@ -46,9 +46,9 @@ pub(crate) fn measure(
     let measured = hot.into_iter().filter_map(|(place, _)| {
         let module = modules.get(place.0.index())?;
         let function = module.code()?.function(place.1)?;
-        let length = BODY_BYTES.min(function.end.checked_sub(place.1)?);
-        let code = module.bytes_at(place.1, length)?;
-        Some((place, replay::iteration_ns(code, place.1)?))
+        let length = function.end.saturating_sub(function.start);
+        let code = module.bytes_at(function.start, length.min(FUNCTION_BYTES))?;
+        Some((place, replay::iteration_ns(code, function.start, place.1)?))
     });
     measured.collect()
 }

@@ -20,8 +20,11 @@ const MAX_ITERATIONS: i64 = 64;
 /// With fewer, the time that a round takes to begin and end is too large a part of it.
 const MIN_ITERATIONS: i64 = 16;
 
+/// A register, and how often the body has set it anew before the instruction that uses it.
+type Value = (Register, usize);
+
 /// A memory operand's registers: base (none where it is constant), index and scale.
-type Registers = (Register, Register, u32);
+type Registers = (Value, Value, u32);
 
 /// A buffer for memory operands that have the same registers.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +53,8 @@ pub(super) struct Body {
     /// The memory operand of each instruction, if it has one.
     operands: Vec<Option<Operand>>,
     buffers: Vec<Buffer>,
+    /// Registers in the order in which instructions set them to something else than themselves and a constant.
+    set_anew: Vec<Register>,
     /// Iterations that stay within [`MAX_TOUCHED_BYTES`] of each buffer.
     pub(super) iterations: usize,
     /// How its vector instructions are encoded, the latest kind of them.
@@ -57,25 +62,46 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Decodes the loop at `address`; `None` if it has another form or cannot be executed apart from its program.
-    pub(super) fn decode(code: &[u8], address: u64) -> Option<Self> {
+    /// Decodes the loop that is entered at `entry`; `None` if it has another form or cannot be executed apart from
+    /// its program. `code` lies at `address`.
+    pub(super) fn decode(code: &[u8], address: u64, entry: u64) -> Option<Self> {
+        let from = |start: u64| {
+            let offset = usize::try_from(start.checked_sub(address)?).ok()?;
+            Self::until_branch(code.get(offset..)?, start)
+        };
+        let first = from(entry)?;
+        let back_to = first.instructions.last()?.near_branch_target();
+        // A compiler that does not optimise puts the condition last, and enters the loop there.
+        let mut body = if back_to == entry {
+            first
+        } else {
+            from(back_to)?
+        };
+        let last = body.instructions.last()?;
+        let is_loop = last.near_branch_target() == back_to
+            && body.instructions.iter().any(|it| it.ip() == entry);
+        (is_loop && body.fits()).then_some(body)
+    }
+
+    /// Decodes up to the first conditional branch.
+    fn until_branch(code: &[u8], address: u64) -> Option<Self> {
         let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
         let mut body = Self {
             instructions: Vec::new(),
             operands: Vec::new(),
             buffers: Vec::new(),
+            set_anew: Vec::new(),
             iterations: 0,
             vectors: EncodingKind::Legacy,
         };
         let mut info = InstructionInfoFactory::new();
         while decoder.can_decode() && body.instructions.len() < MAX_INSTRUCTIONS {
             let instruction = decoder.decode();
-            if instruction.flow_control() == FlowControl::ConditionalBranch {
-                let is_back =
-                    instruction.near_branch_target() == address && !is_counting(&instruction);
+            // Not `loop` or `jrcxz`, which depend on a register.
+            if instruction.is_jcc_short_or_near() {
                 body.instructions.push(instruction);
                 body.operands.push(None);
-                return (is_back && body.fits()).then_some(body);
+                return Some(body);
             }
             body.add(instruction, &mut info)?;
         }
@@ -124,6 +150,12 @@ impl Body {
             encoding @ (EncodingKind::VEX | EncodingKind::EVEX) => self.vectors = encoding,
             _ => return None,
         }
+        for used in info.used_registers() {
+            let register = used.register().full_register();
+            if written(used.access()) && constant_step(&instruction, register).is_none() {
+                self.set_anew.push(register);
+            }
+        }
         self.instructions.push(instruction);
         self.operands.push(operand);
         Some(())
@@ -136,7 +168,12 @@ impl Body {
         is_written: bool,
     ) -> Option<Operand> {
         let bytes = instruction.memory_size().size() as i64;
-        let registers = registers_of(instruction)?;
+        let (base, index, scale) = registers_of(instruction)?;
+        let value = |register: Register| {
+            let earlier = self.set_anew.iter().filter(|it| **it == register);
+            (register, earlier.count())
+        };
+        let registers = (value(base), value(index), scale);
         let displacement = instruction.memory_displacement64().cast_signed();
         if bytes == 0 || instruction.memory_size() == MemorySize::Unknown {
             return None;
@@ -176,7 +213,7 @@ impl Body {
         let of_each = MAX_TOUCHED_BYTES.min(TOUCHED_BYTES / self.buffers.len() as i64);
         let mut iterations = MAX_ITERATIONS;
         for (number, buffer) in self.buffers.iter().enumerate() {
-            let (base, index, scale) = buffer.registers;
+            let ((base, _), (index, _), scale) = buffer.registers;
             let steps = self.step(base).zip(self.step(index));
             let of_buffer = || {
                 self.operands
@@ -273,18 +310,13 @@ impl Body {
     }
 }
 
-/// True for `loop` and `jrcxz`, which would have another meaning with other registers.
-fn is_counting(instruction: &Instruction) -> bool {
-    !instruction.is_jcc_short_or_near()
-}
-
 fn has_operand(instruction: &Instruction) -> bool {
     (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
 }
 
 /// The registers of an instruction's memory operand; `None` if it is relative to a segment, or has vectors or
 /// halves of registers.
-fn registers_of(instruction: &Instruction) -> Option<Registers> {
+fn registers_of(instruction: &Instruction) -> Option<(Register, Register, u32)> {
     let base = match instruction.memory_base() {
         Register::RIP | Register::RSP => Register::None,
         base => base,

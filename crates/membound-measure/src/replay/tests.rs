@@ -30,7 +30,11 @@ fn of_loop(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Op
         a.jne(top)?;
         a.assemble(0x40_1000)
     };
-    iteration_ns(&assembled().expect("it can be encoded"), 0x40_1000)
+    iteration_ns(
+        &assembled().expect("it can be encoded"),
+        0x40_1000,
+        0x40_1000,
+    )
 }
 
 #[test]
@@ -60,6 +64,27 @@ fn loops_take_the_time_of_their_instructions() {
     })
     .expect("it can be replayed");
     assert!((8.0..60.0).contains(&multiplied), "{multiplied}");
+}
+
+#[test]
+fn a_loop_may_be_entered_at_its_condition() {
+    let assembled = || {
+        let mut a = CodeAssembler::new(64)?;
+        let (mut condition, mut top) = (a.create_label(), a.create_label());
+        a.jmp(condition)?;
+        a.set_label(&mut top)?;
+        a.add(qword_ptr(rbp - 16), 3)?;
+        a.add(qword_ptr(rbp - 8), 1)?;
+        a.set_label(&mut condition)?;
+        a.cmp(qword_ptr(rbp - 8), 100)?;
+        a.jl(top)?;
+        a.assemble(0)
+    };
+    let code: Vec<u8> = assembled().expect("it can be encoded");
+    let entries = (0..code.len() as u64).filter(|entry| iteration_ns(&code, 0, *entry).is_some());
+    let entries: Vec<u64> = entries.collect();
+    // At each of its instructions, and not at the jump before it.
+    assert_eq!(entries, [2, 7, 12, 17]);
 }
 
 #[test]
@@ -115,8 +140,8 @@ fn what_could_do_anything_else_is_refused() {
         a.add(rsi, 4096)
     });
     assert_eq!(far, None, "it leaves the first cache");
-    assert_eq!(iteration_ns(&[0x90; 16], 0), None, "no loop");
-    assert_eq!(iteration_ns(&[], 0), None);
+    assert_eq!(iteration_ns(&[0x90; 16], 0, 0), None, "no loop");
+    assert_eq!(iteration_ns(&[], 0, 0), None);
 }
 
 #[test]
@@ -137,7 +162,7 @@ fn any_code_is_refused_or_executed_without_harm() {
     for _ in 0..20_000 {
         let mut code: Vec<u8> = (0..12).map(|_| random.below(256) as u8).collect();
         code.extend([0x75, 0xf2]);
-        let Some(body) = Body::decode(&code, 0) else {
+        let Some(body) = Body::decode(&code, 0, 0) else {
             continue;
         };
         executed += 1;

@@ -353,10 +353,8 @@ impl Stall {
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
                 let exposed = work.map(|work| work.exposed(stall, evidence, executed, costs));
                 let stall = exposed.unwrap_or(stall);
-                let beyond = beyond_cached_loop(evidence, executed).filter(|beyond| {
-                    let is_better_known = beyond.width() < stall.width();
-                    is_better_known || !shows_its_wait(evidence)
-                });
+                let beyond = beyond_cached_loop(evidence, executed)
+                    .filter(|beyond| is_better_known(evidence, *beyond, stall));
                 (beyond.unwrap_or(stall), levels)
             }
             (None, Some(mixture)) => {
@@ -409,11 +407,20 @@ impl Costs {
     }
 }
 
-/// False if the latency of a site's accesses is not what the program waits for: prefetchers hide that of streams,
-/// and stores wait in the store buffer.
-fn shows_its_wait(evidence: &Evidence<'_>) -> bool {
-    let is_timed = evidence.mixture.is_some() && evidence.access_kind != AccessKind::Writes;
-    is_timed && evidence.stream.is_none()
+/// True if the stall `beyond` a loop's time in the first cache is more certain than `stall`, which is what is known
+/// of the site alone.
+///
+/// Prefetchers hide the latencies of streams. Other timed accesses show what they wait for: if they found their data
+/// near, the rest of the time is rather that of a loop that begins anew after a few iterations.
+fn is_better_known(evidence: &Evidence<'_>, beyond: Estimate, stall: Estimate) -> bool {
+    match (evidence.stream, evidence.mixture) {
+        (Some(stream), _) => stream.served != Served::L1,
+        (None, Some(_)) => {
+            let agree = beyond.low <= stall.high && stall.low <= beyond.high;
+            agree && beyond.width() < stall.width()
+        }
+        (None, None) => true,
+    }
 }
 
 /// A site's stall by the time of its loop in the first cache, if that is known.

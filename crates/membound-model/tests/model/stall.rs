@@ -579,11 +579,19 @@ fn chance_is_that_of_the_samples() {
 
 #[test]
 fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
-    // Loads of a loop of 8 seconds, half of which are attributed to this site, that all look like hits.
+    // Accesses of a loop of 8 seconds, half of which are attributed to this site, that all look like hits.
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
-    let with = |kind: AccessKind, iteration_ns: f64, contended: Option<Contended>| {
+    let with = |iteration_ns: f64, served: Option<Served>, contended: Option<Contended>| {
         let evidence = Evidence {
-            access_kind: kind,
+            // Of one line in eight executions, which takes half of the loop's time.
+            stream: served.map(|served| Stream {
+                lines_per_execution: 0.125,
+                line_ns: 3.2,
+                other_streams_ns: 0.0,
+                other_streams: 0,
+                function_ns: 8e9,
+                served,
+            }),
             contended,
             cached_loop: Some(CachedLoop {
                 iteration_ns,
@@ -594,18 +602,20 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
         };
         Stall::of(&evidence, &COSTS).stall_ns
     };
-    let stores = with(AccessKind::Writes, 0.3, None);
-    assert!((stores.value - 2.5e9).abs() < 1e6, "{stores:?}");
+    let stream = with(0.3, Some(Served::Dram), None);
+    assert!((stream.value - 2.5e9).abs() < 1e6, "{stream:?}");
     // The executions and the time in the first cache are known within some percent each.
-    assert!((2.0e9..2.4e9).contains(&stores.low), "{stores:?}");
-    assert!((2.6e9..3.0e9).contains(&stores.high), "{stores:?}");
+    assert!((2.0e9..2.4e9).contains(&stream.low), "{stream:?}");
+    assert!((2.6e9..3.0e9).contains(&stream.high), "{stream:?}");
     // A loop that takes as long as in the first cache does not wait.
-    let none = with(AccessKind::Writes, 0.8, None);
+    let none = with(0.8, Some(Served::Dram), None);
     assert!(none.value < 1e6 && none.high < 0.8e9, "{none:?}");
     // One that takes less is another loop.
     let evidence = site(4.0, 1e10, &mixture);
     let without = Stall::of(&evidence, &COSTS).stall_ns;
-    assert_eq!(with(AccessKind::Reads, 1.2, None), without);
+    assert_eq!(with(1.2, None, None), without);
+    // One with its data near begins anew too often.
+    assert_eq!(with(0.3, None, None), without);
     // Contention is estimated apart.
     let contended = Some(Contended {
         share: 1.0,
@@ -613,7 +623,7 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
         hit_share: 1.0,
     });
     assert_eq!(
-        with(AccessKind::Reads, 0.3, contended),
+        with(0.3, None, contended),
         Stall::of(
             &Evidence {
                 contended,
