@@ -41,8 +41,7 @@ struct Operand {
     buffer: usize,
     displacement: i64,
     bytes: i64,
-    is_read: bool,
-    is_written: bool,
+    access: OpAccess,
 }
 
 /// The block of a loop that consists of one.
@@ -115,9 +114,8 @@ impl Body {
         }
         let info = info.info(&instruction);
         let is_stack = |register: Register| register.full_register() == Register::RSP;
-        let written = |access| !matches!(access, OpAccess::Read | OpAccess::CondRead);
         if info.used_registers().iter().any(|used| {
-            (is_stack(used.register()) && written(used.access()))
+            (is_stack(used.register()) && writes(used.access()))
                 || used.register().is_segment_register()
         }) {
             return None;
@@ -125,21 +123,7 @@ impl Body {
         let operand = match info.used_memory() {
             [] => None,
             [memory] if has_operand(&instruction) => {
-                let is_read = matches!(
-                    memory.access(),
-                    OpAccess::Read
-                        | OpAccess::CondRead
-                        | OpAccess::ReadWrite
-                        | OpAccess::ReadCondWrite
-                );
-                let is_written = matches!(
-                    memory.access(),
-                    OpAccess::Write
-                        | OpAccess::CondWrite
-                        | OpAccess::ReadWrite
-                        | OpAccess::ReadCondWrite
-                );
-                Some(self.operand(&instruction, is_read, is_written)?)
+                Some(self.operand(&instruction, memory.access())?)
             }
             // An implicit one, or two.
             _ => return None,
@@ -152,7 +136,7 @@ impl Body {
         }
         for used in info.used_registers() {
             let register = used.register().full_register();
-            if written(used.access()) && constant_step(&instruction, register).is_none() {
+            if writes(used.access()) && constant_step(&instruction, register).is_none() {
                 self.set_anew.push(register);
             }
         }
@@ -161,12 +145,7 @@ impl Body {
         Some(())
     }
 
-    fn operand(
-        &mut self,
-        instruction: &Instruction,
-        is_read: bool,
-        is_written: bool,
-    ) -> Option<Operand> {
+    fn operand(&mut self, instruction: &Instruction, access: OpAccess) -> Option<Operand> {
         let bytes = instruction.memory_size().size() as i64;
         let (base, index, scale) = registers_of(instruction)?;
         let value = |register: Register| {
@@ -199,8 +178,7 @@ impl Body {
             buffer,
             displacement,
             bytes,
-            is_read,
-            is_written,
+            access,
         })
     }
 
@@ -215,21 +193,15 @@ impl Body {
         for (number, buffer) in self.buffers.iter().enumerate() {
             let ((base, _), (index, _), scale) = buffer.registers;
             let steps = self.step(base).zip(self.step(index));
-            let of_buffer = || {
-                self.operands
-                    .iter()
-                    .flatten()
-                    .filter(|operand| operand.buffer == number)
+            let of_buffer = |access: fn(OpAccess) -> bool| {
+                let mut operands = self.operands.iter().flatten();
+                operands.any(|operand| operand.buffer == number && access(operand.access))
             };
             let step = match steps {
                 Some((base, index)) => (base + index * i64::from(scale)).abs(),
                 // Where it goes is computed from zeros: it stays. If it is stored to and read, each iteration would
                 // wait for the one before, as in the program it may not.
-                None if of_buffer().any(|operand| operand.is_read)
-                    && of_buffer().any(|operand| operand.is_written) =>
-                {
-                    return false;
-                }
+                None if of_buffer(reads) && of_buffer(writes) => return false,
                 None => 0,
             };
             iterations = iterations.min(of_each.checked_div(step).unwrap_or(MAX_ITERATIONS));
@@ -248,10 +220,8 @@ impl Body {
         for instruction in &self.instructions {
             let info = factory.info(instruction);
             let mut used = info.used_registers().iter();
-            let is_written = used.any(|used| {
-                used.register().full_register() == register
-                    && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
-            });
+            let is_written = used
+                .any(|used| used.register().full_register() == register && writes(used.access()));
             if is_written {
                 step = step.checked_add(constant_step(instruction, register)?)?;
             }
@@ -301,13 +271,21 @@ impl Body {
             .operands
             .iter()
             .flatten()
-            .filter(|operand| operand.is_written);
+            .filter(|operand| writes(operand.access));
         let words = written.flat_map(|operand| {
             let place = self.place(operand, starts);
             (0..operand.bytes.cast_unsigned().div_ceil(8)).map(move |word| place + 8 * word)
         });
         words.collect()
     }
+}
+
+fn reads(access: OpAccess) -> bool {
+    !matches!(access, OpAccess::Write | OpAccess::CondWrite)
+}
+
+fn writes(access: OpAccess) -> bool {
+    !matches!(access, OpAccess::Read | OpAccess::CondRead)
 }
 
 fn has_operand(instruction: &Instruction) -> bool {
@@ -358,100 +336,104 @@ fn constant_step(instruction: &Instruction, register: Register) -> Option<i64> {
     }
 }
 
+/// Extensions of the instruction set whose instructions only compute.
+const COMPUTING: [CpuidFeature; 42] = [
+    CpuidFeature::INTEL8086,
+    CpuidFeature::INTEL186,
+    CpuidFeature::INTEL286,
+    CpuidFeature::INTEL386,
+    CpuidFeature::INTEL386_ONLY,
+    CpuidFeature::INTEL486,
+    CpuidFeature::X64,
+    CpuidFeature::CMOV,
+    CpuidFeature::MULTIBYTENOP,
+    CpuidFeature::SSE,
+    CpuidFeature::SSE2,
+    CpuidFeature::SSE3,
+    CpuidFeature::SSSE3,
+    CpuidFeature::SSE4_1,
+    CpuidFeature::SSE4_2,
+    CpuidFeature::AVX,
+    CpuidFeature::AVX2,
+    CpuidFeature::FMA,
+    CpuidFeature::F16C,
+    CpuidFeature::AVX_VNNI,
+    CpuidFeature::AVX512F,
+    CpuidFeature::AVX512VL,
+    CpuidFeature::AVX512BW,
+    CpuidFeature::AVX512CD,
+    CpuidFeature::AVX512DQ,
+    CpuidFeature::AVX512_BITALG,
+    CpuidFeature::AVX512_IFMA,
+    CpuidFeature::AVX512_VBMI,
+    CpuidFeature::AVX512_VBMI2,
+    CpuidFeature::AVX512_VNNI,
+    CpuidFeature::AVX512_VPOPCNTDQ,
+    CpuidFeature::ADX,
+    CpuidFeature::AES,
+    CpuidFeature::BMI1,
+    CpuidFeature::BMI2,
+    CpuidFeature::GFNI,
+    CpuidFeature::LZCNT,
+    CpuidFeature::MOVBE,
+    CpuidFeature::PCLMULQDQ,
+    CpuidFeature::POPCNT,
+    CpuidFeature::SHA,
+    CpuidFeature::VAES,
+];
+
+/// Instructions of them that are refused: their time depends on values, they pass the caches by, or they change how
+/// later ones behave.
+const REFUSED: [Mnemonic; 30] = [
+    Mnemonic::Div,
+    Mnemonic::Idiv,
+    Mnemonic::Divpd,
+    Mnemonic::Divps,
+    Mnemonic::Divsd,
+    Mnemonic::Divss,
+    Mnemonic::Sqrtpd,
+    Mnemonic::Sqrtps,
+    Mnemonic::Sqrtsd,
+    Mnemonic::Sqrtss,
+    Mnemonic::Vdivpd,
+    Mnemonic::Vdivps,
+    Mnemonic::Vdivsd,
+    Mnemonic::Vdivss,
+    Mnemonic::Vsqrtpd,
+    Mnemonic::Vsqrtps,
+    Mnemonic::Vsqrtsd,
+    Mnemonic::Vsqrtss,
+    Mnemonic::Movnti,
+    Mnemonic::Movntdq,
+    Mnemonic::Movntpd,
+    Mnemonic::Movntps,
+    Mnemonic::Vmovntdq,
+    Mnemonic::Vmovntpd,
+    Mnemonic::Vmovntps,
+    Mnemonic::Maskmovdqu,
+    Mnemonic::Ldmxcsr,
+    Mnemonic::Vldmxcsr,
+    Mnemonic::In,
+    Mnemonic::Out,
+];
+
 /// True for instructions that only compute, in a time that does not depend on values.
 fn only_computes(instruction: &Instruction) -> bool {
-    use Mnemonic::{
-        Div, Divpd, Divps, Divsd, Divss, Idiv, Sqrtpd, Sqrtps, Sqrtsd, Sqrtss, Vdivpd, Vdivps,
-        Vdivsd, Vdivss, Vsqrtpd, Vsqrtps, Vsqrtsd, Vsqrtss,
-    };
-    let takes_longer_with_some_values = matches!(
-        instruction.mnemonic(),
-        Div | Idiv
-            | Divpd
-            | Divps
-            | Divsd
-            | Divss
-            | Sqrtpd
-            | Sqrtps
-            | Sqrtsd
-            | Sqrtss
-            | Vdivpd
-            | Vdivps
-            | Vdivsd
-            | Vdivss
-            | Vsqrtpd
-            | Vsqrtps
-            | Vsqrtsd
-            | Vsqrtss
-    );
-    let of_users = |feature: &CpuidFeature| {
-        use CpuidFeature::{
-            ADX, AES, AVX, AVX_VNNI, AVX2, AVX512_BITALG, AVX512_IFMA, AVX512_VBMI, AVX512_VBMI2,
-            AVX512_VNNI, AVX512_VPOPCNTDQ, AVX512BW, AVX512CD, AVX512DQ, AVX512F, AVX512VL, BMI1,
-            BMI2, CMOV, F16C, FMA, GFNI, INTEL186, INTEL286, INTEL386, INTEL386_ONLY, INTEL486,
-            INTEL8086, LZCNT, MOVBE, PCLMULQDQ, POPCNT, SHA, SSE, SSE2, SSE3, SSE4_1, SSE4_2,
-            SSSE3, VAES, VPCLMULQDQ, X64,
-        };
-        matches!(
-            *feature,
-            ADX | AES
-                | AVX
-                | AVX2
-                | AVX512BW
-                | AVX512CD
-                | AVX512DQ
-                | AVX512F
-                | AVX512VL
-                | AVX512_BITALG
-                | AVX512_IFMA
-                | AVX512_VBMI
-                | AVX512_VBMI2
-                | AVX512_VNNI
-                | AVX512_VPOPCNTDQ
-                | AVX_VNNI
-                | BMI1
-                | BMI2
-                | CMOV
-                | F16C
-                | FMA
-                | GFNI
-                | INTEL186
-                | INTEL286
-                | INTEL386
-                | INTEL386_ONLY
-                | INTEL486
-                | INTEL8086
-                | LZCNT
-                | MOVBE
-                | PCLMULQDQ
-                | POPCNT
-                | SHA
-                | SSE
-                | SSE2
-                | SSE3
-                | SSE4_1
-                | SSE4_2
-                | SSSE3
-                | VAES
-                | VPCLMULQDQ
-                | X64
-        )
-    };
-    !takes_longer_with_some_values
-        && instruction.code() != Code::INVALID
+    let changed_flags = instruction.rflags_modified();
+    let is_exchange = instruction.mnemonic() == Mnemonic::Xchg && has_operand(instruction);
+    instruction.code() != Code::INVALID
         && instruction.flow_control() == FlowControl::Next
-        && instruction.cpuid_features().iter().all(of_users)
+        && instruction
+            .cpuid_features()
+            .iter()
+            .all(|feature| COMPUTING.contains(feature))
+        && !REFUSED.contains(&instruction.mnemonic())
         && !instruction.is_privileged()
         && !instruction.is_stack_instruction()
         && !instruction.is_string_instruction()
-        && !instruction.has_lock_prefix()
-        && instruction.rflags_written() & (RflagsBits::DF | RflagsBits::IF) == 0
-        && instruction.rflags_cleared() & (RflagsBits::DF | RflagsBits::IF) == 0
-        && instruction.rflags_set() & (RflagsBits::DF | RflagsBits::IF) == 0
         && !instruction.is_save_restore_instruction()
-        && !matches!(instruction.mnemonic(), Mnemonic::Xchg if has_operand(instruction))
-        && !matches!(
-            instruction.mnemonic(),
-            Mnemonic::Ldmxcsr | Mnemonic::In | Mnemonic::Out
-        )
+        && !instruction.has_lock_prefix()
+        // It locks the bus without a prefix.
+        && !is_exchange
+        && changed_flags & (RflagsBits::DF | RflagsBits::IF) == 0
 }
