@@ -1,5 +1,5 @@
-//! Loops around accesses: their work, and their time in the first cache. Work that the processor does while an access waits does not show in
-//! samples, but would take time if the data were near.
+//! Loops around accesses: their work, and their time in the first cache. Work that the processor does while an
+//! access waits does not show in samples, but would take time if the data were near.
 
 use membound_model::stall::{CachedLoop, Work};
 use membound_run::{FrameId, ModuleId, RunData};

@@ -212,21 +212,12 @@ impl Body {
 
     /// Bytes by which a register advances in an iteration; `None` if it is not by a constant.
     fn step(&self, register: Register) -> Option<i64> {
-        if register == Register::None {
-            return Some(0);
+        if self.set_anew.contains(&register) {
+            return None;
         }
-        let mut factory = InstructionInfoFactory::new();
-        let mut step = 0_i64;
-        for instruction in &self.instructions {
-            let info = factory.info(instruction);
-            let mut used = info.used_registers().iter();
-            let is_written = used
-                .any(|used| used.register().full_register() == register && writes(used.access()));
-            if is_written {
-                step = step.checked_add(constant_step(instruction, register)?)?;
-            }
-        }
-        Some(step)
+        let steps = self.instructions.iter();
+        let mut steps = steps.filter_map(|instruction| constant_step(instruction, register));
+        steps.try_fold(0_i64, i64::checked_add)
     }
 
     /// Number of buffers.

@@ -5,11 +5,8 @@ use std::mem::{MaybeUninit, transmute};
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
-use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code, EncodingKind, IcedError, Instruction,
-    InstructionBlock, MemoryOperand, Register,
-};
-use membound_jit::{CodeBuffer, OwnedCode};
+use iced_x86::{Code, EncodingKind, IcedError, Instruction, MemoryOperand, Register};
+use membound_jit::{OwnedCode, assemble_owned};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{DumpableBehavior, WaitOptions, waitpid};
@@ -99,17 +96,12 @@ struct Rounds {
 impl Rounds {
     /// `counter` is the address of the word that counts the rounds.
     fn new(body: &Body, iterations: usize, starts: &[u32], counter: u32) -> Option<Self> {
-        let instructions = emit(body, iterations, starts, counter).ok()?;
-        let encoded = |address| {
-            let block = InstructionBlock::new(&instructions, address);
-            BlockEncoder::encode(64, block, BlockEncoderOptions::NONE)
-        };
-        let bytes = encoded(0).ok()?.code_buffer.len();
-        let buffer = CodeBuffer::new(bytes + 64).ok()?;
-        let code = encoded(buffer.address()).ok()?.code_buffer;
-        Some(Self {
-            code: OwnedCode::new(buffer, &code).ok()?,
-        })
+        let code = assemble_owned(|assembler| {
+            let instructions = emit(body, iterations, starts, counter)?;
+            let mut instructions = instructions.into_iter();
+            instructions.try_for_each(|instruction| assembler.add_instruction(instruction))
+        });
+        Some(Self { code: code.ok()? })
     }
 
     /// Executes `rounds` rounds.

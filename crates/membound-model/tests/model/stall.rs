@@ -579,7 +579,8 @@ fn chance_is_that_of_the_samples() {
 
 #[test]
 fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
-    // Accesses of a loop of 8 seconds, half of which are attributed to this site, that all look like hits.
+    // The loop takes 8 seconds of CPU time. Half of its samples are attributed to this site, and every timed access of
+    // the site is a hit in the first cache.
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
     let with = |iteration_ns: f64, served: Option<Served>, contended: Option<Contended>| {
         let evidence = Evidence {
