@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_model::stall::Executed;
+use membound_model::stall::{CACHED_LOOP_ERROR, Executed};
 use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -25,6 +25,7 @@ use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
 use crate::span::Span;
 use crate::tally::Waits;
+use crate::work;
 
 /// Half width of a 95 % interval in standard errors.
 const Z95: f64 = 1.96;
@@ -155,7 +156,7 @@ struct Strata {
     /// Upper limit of a loop's iterations per nanosecond; infinite if the core clock is not known.
     max_iterations_per_ns: f64,
     /// Time in nanoseconds of an iteration in the first cache, of loops for which it was measured.
-    cached_ns: FxHashMap<Stratum, f64>,
+    cached_ns: FxHashMap<work::Loop, f64>,
 }
 
 impl Strata {
@@ -219,12 +220,8 @@ impl Strata {
                 .map(|(stratum, samples)| (stratum, Series::of(samples)))
                 .collect()
         };
-        let measured = run.loops.iter().filter_map(|around| {
-            let module = run.frames[around.frame.index()].module;
-            Some((Stratum::Loop(module, around.start), around.cached_ns?))
-        });
         Self {
-            cached_ns: measured.collect(),
+            cached_ns: work::cached_ns(run),
             of_site,
             around_site: around
                 .into_iter()
@@ -244,15 +241,16 @@ impl Strata {
 
     /// Upper limit of the iterations of a loop per nanosecond.
     fn max_iterations_per_ns(&self, of_loop: Stratum) -> f64 {
-        let cached = self.cached_ns.get(&of_loop).map(|ns| CACHED_MARGIN / ns);
-        cached.map_or(self.max_iterations_per_ns, |most| {
+        let cached_ns = match of_loop {
+            Stratum::Loop(Some(module), start) => self.cached_ns.get(&(module, start)),
+            Stratum::Loop(None, _) | Stratum::Function(_) => None,
+        };
+        let most = cached_ns.map(|ns| 1.0 / (ns * (1.0 - CACHED_LOOP_ERROR)));
+        most.map_or(self.max_iterations_per_ns, |most| {
             most.min(self.max_iterations_per_ns)
         })
     }
 }
-
-/// Factor by which a loop may be faster in its program than when it was measured in the first cache.
-const CACHED_MARGIN: f64 = 1.15;
 
 /// Count of executions with the time of the stratum in which it was made.
 #[derive(Clone, Copy, Debug)]

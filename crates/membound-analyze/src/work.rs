@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::decoding::Functions;
 
 /// Loop, by its module and the address of its first block.
-type Loop = (ModuleId, u64);
+pub(crate) type Loop = (ModuleId, u64);
 
 /// Instructions from which on the code between a loop's ends is not accepted as its body.
 const MAX_BODY: usize = 512;
@@ -31,6 +31,15 @@ pub(crate) struct Around {
     pub cached: Option<CachedLoop>,
 }
 
+/// Time in nanoseconds of an iteration with its data in the first cache, of the loops for which it was measured.
+pub(crate) fn cached_ns(run: &RunData) -> FxHashMap<Loop, f64> {
+    let measured = run.loops.iter().filter_map(|around| {
+        let module = run.frames[around.frame.index()].module?;
+        Some(((module, around.start), around.cached_ns?))
+    });
+    measured.collect()
+}
+
 /// The innermost loop around each site. `times_ns` is the CPU time attributed to each site, in nanoseconds.
 pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
     let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
@@ -40,9 +49,7 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
             Some((around.frame, (module, around.start)))
         })
         .collect();
-    let cached_ns: FxHashMap<Loop, f64> = (run.loops.iter())
-        .filter_map(|around| Some((*innermost.get(&around.frame)?, around.cached_ns?)))
-        .collect();
+    let cached_ns = cached_ns(run);
     let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
     let mut add = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
         if let Some(around) = innermost.get(&frame) {

@@ -81,7 +81,7 @@ impl Driver {
         let world = &self.world;
         let intern = |frame| crate::lock(world).interner.frame(frame);
         let waited_ns = self.chooser.waited_ns();
-        let cached = replays::measure(&self.sites, &modules, waited_ns, self.sampled_ns as f64);
+        let cached = replays::measure(&self.sites, waited_ns, self.sampled_ns as f64);
         let rows = names::loops(&names::met(&self.sites, intern), &modules, &cached);
         self.file.put(|writer| writer.loops(&rows));
     }

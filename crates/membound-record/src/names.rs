@@ -173,14 +173,10 @@ pub(crate) fn loops(
     for (frame, id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
         let around = code.map(|code| code.loop_starts(*address));
-        rows.extend(loop_rows(*frame, around.unwrap_or_default()).map(|row| {
-            LoopAround {
-                cached_ns: cached_ns
-                    .get(&(*id, row.start))
-                    .copied()
-                    .filter(|_| row.level == 0),
-                ..row
-            }
+        let around = loop_rows(*frame, around.unwrap_or_default());
+        rows.extend(around.map(|row| LoopAround {
+            cached_ns: cached_ns.get(&(*id, row.start)).copied(),
+            ..row
         }));
     }
     rows

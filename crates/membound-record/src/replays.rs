@@ -1,7 +1,5 @@
 //! Measures loops that took much of the time with their data in the first cache, once the program has ended.
 
-use std::sync::Arc;
-
 use membound_measure::replay;
 use membound_run::{ModuleId, SiteId};
 use rustc_hash::FxHashMap;
@@ -13,8 +11,6 @@ use crate::sites::Sites;
 const MIN_LOOP_SHARE: f64 = 0.03;
 /// Most loops that are measured: each takes some milliseconds, for which the user waits.
 const MAX_LOOPS: usize = 6;
-/// Most bytes of a function whose loops are measured.
-const FUNCTION_BYTES: u64 = 1 << 16;
 
 /// Time in nanoseconds of an iteration, by the loop's module and first address.
 pub(crate) type CachedLoops = FxHashMap<(ModuleId, u64), f64>;
@@ -23,32 +19,29 @@ pub(crate) type CachedLoops = FxHashMap<(ModuleId, u64), f64>;
 /// samples, `all_ns` that of all.
 pub(crate) fn measure(
     sites: &Sites,
-    modules: &[Arc<CodeModule>],
     waited_ns: &FxHashMap<SiteId, f64>,
     all_ns: f64,
 ) -> CachedLoops {
-    let mut times: FxHashMap<(ModuleId, u64), f64> = FxHashMap::default();
+    let mut times: FxHashMap<(ModuleId, u64), (&CodeModule, f64)> = FxHashMap::default();
     for (site, time_ns) in waited_ns {
         let Some((module, address)) = sites.place(*site) else {
             continue;
         };
         let around = module.code().map(|code| code.loop_starts(address));
         if let Some(innermost) = around.and_then(|starts| starts.first().copied()) {
-            *times.entry((module.id, innermost)).or_default() += time_ns;
+            let of_loop = times.entry((module.id, innermost));
+            of_loop.or_insert((module, 0.0)).1 += time_ns;
         }
     }
     let mut hot: Vec<_> = times
         .into_iter()
-        .filter(|(_, time_ns)| *time_ns >= MIN_LOOP_SHARE * all_ns)
+        .filter(|(_, (_, time_ns))| *time_ns >= MIN_LOOP_SHARE * all_ns)
         .collect();
-    hot.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    hot.sort_by(|(a, (_, a_ns)), (b, (_, b_ns))| b_ns.total_cmp(a_ns).then(a.cmp(b)));
     hot.truncate(MAX_LOOPS);
-    let measured = hot.into_iter().filter_map(|(place, _)| {
-        let module = modules.get(place.0.index())?;
-        let function = module.code()?.function(place.1)?;
-        let length = function.end.saturating_sub(function.start);
-        let code = module.bytes_at(function.start, length.min(FUNCTION_BYTES))?;
-        Some((place, replay::iteration_ns(code, function.start, place.1)?))
+    let measured = hot.into_iter().filter_map(|(place, (module, _))| {
+        let body = module.code()?.loop_body(place.1)?;
+        Some((place, replay::iteration_ns(&body)?))
     });
     measured.collect()
 }

@@ -16,6 +16,7 @@ mod between;
 pub mod code;
 pub mod flow;
 pub mod image;
+mod op_access;
 pub mod patch;
 mod registers;
 pub mod stall;

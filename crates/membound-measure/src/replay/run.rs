@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use iced_x86::{Code, EncodingKind, IcedError, Instruction, MemoryOperand, Register};
 use membound_jit::{OwnedCode, assemble_owned};
+use membound_rewrite::stall::LoopBody;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{DumpableBehavior, WaitOptions, waitpid};
-
-use super::body::Body;
 
 /// Calls of each piece of code; the median of their times counts.
 const CALLS: usize = 15;
@@ -71,12 +70,12 @@ impl Drop for Area {
 }
 
 /// Time of an iteration in nanoseconds; `None` if it cannot be measured.
-pub(super) fn iteration_ns(body: &Body) -> Option<f64> {
+pub(super) fn iteration_ns(body: &LoopBody) -> Option<f64> {
     let area = Area::new()?;
     let starts: Vec<u32> = (0..body.buffers())
         .map(|number| area.address(MARGIN + number * BUFFER_DISTANCE))
         .collect();
-    let many = body.iterations;
+    let many = body.iterations();
     let few = many / 2;
     let codes =
         [few, many].map(|iterations| Rounds::new(body, iterations, &starts, area.address(0)));
@@ -95,7 +94,7 @@ struct Rounds {
 
 impl Rounds {
     /// `counter` is the address of the word that counts the rounds.
-    fn new(body: &Body, iterations: usize, starts: &[u32], counter: u32) -> Option<Self> {
+    fn new(body: &LoopBody, iterations: usize, starts: &[u32], counter: u32) -> Option<Self> {
         let code = assemble_owned(|assembler| {
             let instructions = emit(body, iterations, starts, counter)?;
             let mut instructions = instructions.into_iter();
@@ -145,7 +144,7 @@ const KEPT: [Register; 6] = [
 
 /// A function of the number of rounds. Its instructions have numbers in place of addresses, to which jumps refer.
 fn emit(
-    body: &Body,
+    body: &LoopBody,
     iterations: usize,
     starts: &[u32],
     counter: u32,
@@ -161,7 +160,7 @@ fn emit(
         counter,
         Register::RDI,
     )?);
-    all.extend(zeroed_vectors(body.vectors)?);
+    all.extend(zeroed_vectors(body.vectors())?);
     let first = all.len();
     for word in body.stored_words(starts) {
         all.push(Instruction::with2(Code::Mov_rm64_imm32, absolute(word), 0)?);
@@ -184,7 +183,7 @@ fn emit(
         Code::Jne_rel32_64,
         first as u64 + 1,
     )?);
-    if body.vectors != EncodingKind::Legacy {
+    if body.vectors() != EncodingKind::Legacy {
         all.push(Instruction::with(Code::VEX_Vzeroupper));
     }
     for register in KEPT.into_iter().rev() {

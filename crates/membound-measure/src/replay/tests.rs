@@ -4,8 +4,9 @@ use iced_x86::code_asm::{
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-use super::body::Body;
-use super::{iteration_ns, run};
+use membound_rewrite::stall::{Code as Functions, LoopBody};
+
+use super::iteration_ns;
 use crate::random::Random;
 
 /// Time of the loop that `emit` writes, in cycles of a chain of dependent adds.
@@ -20,6 +21,11 @@ fn cycles(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Opt
     Some(of_loop(emit)? / clock * 8.0)
 }
 
+/// The loop that is entered at `entry` in a function at `address`.
+fn body(code: &[u8], address: u64, entry: u64) -> Option<LoopBody> {
+    Functions::of_piece(code.to_vec(), address).loop_body(entry)
+}
+
 fn of_loop(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Option<f64> {
     let assembled = || {
         let mut a = CodeAssembler::new(64)?;
@@ -30,11 +36,8 @@ fn of_loop(emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Op
         a.jne(top)?;
         a.assemble(0x40_1000)
     };
-    iteration_ns(
-        &assembled().expect("it can be encoded"),
-        0x40_1000,
-        0x40_1000,
-    )
+    let code = assembled().expect("it can be encoded");
+    iteration_ns(&body(&code, 0x40_1000, 0x40_1000)?)
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn a_loop_may_be_entered_at_its_condition() {
         a.assemble(0)
     };
     let code: Vec<u8> = assembled().expect("it can be encoded");
-    let entries = (0..code.len() as u64).filter(|entry| iteration_ns(&code, 0, *entry).is_some());
+    let entries = (0..code.len() as u64).filter(|entry| body(&code, 0, *entry).is_some());
     let entries: Vec<u64> = entries.collect();
     // At each of its instructions, and not at the jump before it.
     assert_eq!(entries, [2, 7, 12, 17]);
@@ -140,8 +143,8 @@ fn what_could_do_anything_else_is_refused() {
         a.add(rsi, 4096)
     });
     assert_eq!(far, None, "it leaves the first cache");
-    assert_eq!(iteration_ns(&[0x90; 16], 0, 0), None, "no loop");
-    assert_eq!(iteration_ns(&[], 0, 0), None);
+    assert!(body(&[0x90; 16], 0, 0).is_none(), "no loop");
+    assert!(body(&[], 0, 0).is_none());
 }
 
 #[test]
@@ -162,12 +165,12 @@ fn any_code_is_refused_or_executed_without_harm() {
     for _ in 0..20_000 {
         let mut code: Vec<u8> = (0..12).map(|_| random.below(256) as u8).collect();
         code.extend([0x75, 0xf2]);
-        let Some(body) = Body::decode(&code, 0, 0) else {
+        let Some(body) = body(&code, 0, 0) else {
             continue;
         };
         executed += 1;
         if executed <= 50 {
-            let time = run::iteration_ns(&body);
+            let time = iteration_ns(&body);
             assert!(time.is_none_or(|ns| ns > 0.0), "{body:?}");
         }
     }

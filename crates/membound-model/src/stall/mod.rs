@@ -13,20 +13,26 @@
 //! [`advance()`] detects streams: prefetchers hide their latencies, but not their use of bandwidth.
 
 mod advance;
+mod around;
 mod bins;
 mod combine;
 mod estimate;
+mod executed;
 mod mixture;
 mod resample;
 mod served;
 mod site;
+mod stream;
 mod timing;
 
 pub use advance::{Advance, advance};
+pub use around::{CACHED_LOOP_ERROR, CachedLoop, Work};
 pub use bins::{collected, on_steps};
 pub use combine::combine;
 pub use estimate::Estimate;
+pub use executed::Executed;
 pub use mixture::{LevelShare, Mixer, Mixture, NoMixture};
 pub use served::{ByLevel, Served};
-pub use site::{AccessKind, CachedLoop, Contended, Costs, Evidence, Executed, Stall, Stream, Work};
+pub use site::{AccessKind, Contended, Costs, Evidence, Stall};
+pub use stream::Stream;
 pub use timing::Timing;

@@ -1,7 +1,8 @@
 //! Estimates the stall of one instruction.
 
+use super::around::{CachedLoop, Factor, Work};
 use super::mixture::Z95;
-use super::{ByLevel, Estimate, Mixture, Served};
+use super::{ByLevel, Estimate, Executed, Mixture, Served, Stream};
 
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,81 +15,6 @@ pub enum AccessKind {
     Locked,
 }
 
-/// Number of executions of a site.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Executed {
-    /// Executions over the whole run.
-    pub count: f64,
-    /// Lower end of the 95 % interval of `count`, if only part of the run was counted.
-    pub low: f64,
-    /// Upper end of the 95 % interval of `count`.
-    pub high: f64,
-}
-
-impl Executed {
-    /// The count and its interval times a positive `factor`.
-    #[must_use]
-    pub fn times(self, factor: f64) -> Self {
-        Self {
-            count: self.count * factor,
-            low: self.low * factor,
-            high: self.high * factor,
-        }
-    }
-
-    /// The ends of the interval as multiples of the count.
-    fn ends(self) -> (f64, f64) {
-        if self.count > 0.0 {
-            (self.low / self.count, self.high / self.count)
-        } else {
-            (1.0, 1.0)
-        }
-    }
-}
-
-/// The lines that a site moves in order.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stream {
-    /// Lines moved per execution: advance ÷ bytes of a line, at most 1 (doubled
-    /// if lines are written back).
-    pub lines_per_execution: f64,
-    /// Time per line for one thread at the measured bandwidth of the machine,
-    /// in nanoseconds.
-    pub line_ns: f64,
-    /// Time in nanoseconds of the lines that other accesses of the same loop move in order per
-    /// execution of this one. They share the bandwidth, and the loop's samples are attributed to
-    /// whichever of its accesses waits.
-    pub other_streams_ns: f64,
-    /// Number of such other accesses.
-    pub other_streams: u32,
-    /// CPU time of the function that contains the stream's loop, in nanoseconds.
-    pub function_ns: f64,
-    /// Level or memory from which the lines come.
-    pub served: Served,
-}
-
-impl Stream {
-    /// Time in nanoseconds to move the lines of `executions` executions.
-    fn moved_ns(&self, executions: f64) -> f64 {
-        executions
-            * self
-                .lines_per_execution
-                .mul_add(self.line_ns, self.other_streams_ns)
-    }
-
-    /// Confidence that the loop waits for bandwidth, 0 to 1, from the share of its time that moving
-    /// the lines of `executions` executions takes.
-    fn bound(&self, executions: f64) -> f64 {
-        if self.function_ns <= 0.0 {
-            return 0.0;
-        }
-        let used = self.moved_ns(executions) / self.function_ns;
-        ((used - MAX_UNBOUND_BANDWIDTH_SHARE)
-            / (MIN_BOUND_BANDWIDTH_SHARE - MAX_UNBOUND_BANDWIDTH_SHARE))
-            .clamp(0.0, 1.0)
-    }
-}
-
 /// Most that lines may take, as a multiple of the time at the machine's measured bandwidth.
 const MAX_BANDWIDTH_TIME_RATIO: f64 = 1.5;
 
@@ -96,25 +22,14 @@ const MAX_BANDWIDTH_TIME_RATIO: f64 = 1.5;
 /// that was measured.
 const MAX_BANDWIDTH_RATIO: f64 = 1.5;
 
-/// Share of the measured bandwidth up to which a loop waits for something else, and from which
-/// it waits for bandwidth.
-const MAX_UNBOUND_BANDWIDTH_SHARE: f64 = 0.5;
-const MIN_BOUND_BANDWIDTH_SHARE: f64 = 0.9;
-
 /// Share of a hit's latency that an access costs in a loop that goes through memory in order, where
 /// hits overlap. The range is from a core that starts four of them per cycle to one that computes
 /// with each; the usual value is that of copies, triads and stencils in the first cache.
-const OVERLAPPED_HIT: Overlap = Overlap {
+const OVERLAPPED_HIT: Factor = Factor {
     least: 0.05,
     usual: 0.1,
     most: 0.2,
 };
-
-struct Overlap {
-    least: f64,
-    usual: f64,
-    most: f64,
-}
 
 /// Cost of hits at a site whose accesses overlap, as shares of their latency.
 struct OverlappedHits {
@@ -156,110 +71,6 @@ pub struct Contended {
     /// Share of a hit's cost that it would have without contention, 0 to 1: of several
     /// accesses to one line one waits, and the others overlap with it.
     pub hit_share: f64,
-}
-
-/// Work of the loop around a site, other than waiting.
-///
-/// A processor does other work of a loop while an access waits, and samples then show none of that
-/// work. If the data were near, the work would take its own time again, so this part of the
-/// wait does not cost the program anything.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
-    /// Instructions of the loop that are executed once per execution of the site.
-    pub instructions: f64,
-    /// CPU time of the loop's samples that did not wait for one of its accesses, in nanoseconds.
-    pub visible_ns: f64,
-    /// CPU time of the samples that waited for any access of the loop, in nanoseconds.
-    pub waiting_ns: f64,
-}
-
-/// Cycles per instruction without waiting for memory: from code that keeps four units busy to code
-/// that mispredicts often.
-const CYCLES_PER_INSTRUCTION: Overlap = Overlap {
-    least: 0.25,
-    usual: 0.5,
-    most: 1.0,
-};
-
-impl Work {
-    /// Time in nanoseconds of work that is hidden behind the waits of a site.
-    ///
-    /// `hits_ns` is the site's own cost, which does not count as waiting; `cycles` is the time of an
-    /// instruction.
-    fn hidden_ns(
-        &self,
-        evidence: &Evidence<'_>,
-        executions: f64,
-        hits_ns: f64,
-        cycles: f64,
-        costs: &Costs,
-    ) -> f64 {
-        if costs.core_hz <= 0.0 || self.waiting_ns <= 0.0 {
-            return 0.0;
-        }
-        let all_ns = executions * self.instructions * cycles * 1e9 / costs.core_hz;
-        let of_site = (evidence.time_ns / self.waiting_ns).min(1.0);
-        ((all_ns - self.visible_ns) * of_site - hits_ns).max(0.0)
-    }
-
-    /// `stall` minus the hidden work.
-    fn exposed(
-        &self,
-        stall: Estimate,
-        evidence: &Evidence<'_>,
-        executed: Executed,
-        costs: &Costs,
-    ) -> Estimate {
-        let hits_ns = (evidence.time_ns - stall.value).max(0.0);
-        let hidden = |executions: f64, cycles: f64| {
-            self.hidden_ns(evidence, executions, hits_ns, cycles, costs)
-        };
-        let Overlap { least, usual, most } = CYCLES_PER_INSTRUCTION;
-        Estimate::new(
-            stall.value - hidden(executed.count, usual),
-            stall.low - hidden(executed.high, most),
-            stall.high - hidden(executed.low, least),
-        )
-        .clamped(0.0, evidence.time_ns)
-    }
-}
-
-/// The loop around a site, whose iterations were measured with their data in the first cache.
-///
-/// What its iterations take beyond that is the wait for memory, however accesses overlap with each other, with
-/// prefetchers and with other work. The site must be executed once in each iteration.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CachedLoop {
-    /// Time in nanoseconds of an iteration with its data in the first cache.
-    pub iteration_ns: f64,
-    /// CPU time of the loop's samples, in nanoseconds.
-    pub loop_ns: f64,
-    /// CPU time of the samples that are attributed to accesses of the loop, in nanoseconds.
-    pub waiting_ns: f64,
-}
-
-/// Relative error of the time of an iteration in the first cache: in the program, the loop's code is aligned
-/// differently, its values are others, and it begins and ends now and then.
-const CACHED_LOOP_ERROR: f64 = 0.1;
-
-impl CachedLoop {
-    /// Stall of a site with the time `time_ns` that was `executed` in the loop; `None` if the loop took less time
-    /// than its iterations do in the first cache: then these are not what the program executed.
-    fn stall(&self, time_ns: f64, executed: Executed) -> Option<Estimate> {
-        let of_site = time_ns / self.waiting_ns.max(time_ns).max(f64::MIN_POSITIVE);
-        let left = |executions: f64, error: f64| {
-            (self.loop_ns - executions * self.iteration_ns * error).max(0.0) * of_site
-        };
-        let possible = executed.low * self.iteration_ns <= self.loop_ns * (1.0 + CACHED_LOOP_ERROR);
-        possible.then(|| {
-            Estimate::new(
-                left(executed.count, 1.0),
-                left(executed.high, 1.0 + CACHED_LOOP_ERROR),
-                left(executed.low, 1.0 - CACHED_LOOP_ERROR),
-            )
-            .clamped(0.0, time_ns)
-        })
-    }
 }
 
 /// Everything that is known about a site.
@@ -351,7 +162,8 @@ impl Stall {
                 };
                 // A stream's wait follows from its bandwidth instead.
                 let work = evidence.work.filter(|_| evidence.stream.is_none());
-                let exposed = work.map(|work| work.exposed(stall, evidence, executed, costs));
+                let exposed =
+                    work.map(|work| work.exposed(stall, time_ns, executed, costs.core_hz));
                 let stall = exposed.unwrap_or(stall);
                 let beyond = beyond_cached_loop(evidence, executed)
                     .filter(|beyond| is_better_known(evidence, *beyond, stall));

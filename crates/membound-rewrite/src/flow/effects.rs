@@ -22,6 +22,7 @@ use super::backward::Scratch;
 use super::state::State;
 use super::traits::{self, Kind, Mxcsr, Traits, UpperParts, X87};
 use super::{Access, access};
+use crate::op_access::{reads, writes};
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
 
 /// The effect of an instruction on state, without that of a called function.
@@ -127,24 +128,6 @@ impl Analyst {
             state.kill(above);
         }
     }
-}
-
-const fn reads(access: OpAccess) -> bool {
-    matches!(
-        access,
-        OpAccess::Read
-            | OpAccess::CondRead
-            | OpAccess::ReadWrite
-            | OpAccess::ReadCondWrite
-            | OpAccess::NoMemAccess
-    )
-}
-
-const fn writes(access: OpAccess) -> bool {
-    matches!(
-        access,
-        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-    )
 }
 
 fn operand(used: &UsedRegister, state: &mut State) {

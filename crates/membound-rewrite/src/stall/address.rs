@@ -129,8 +129,7 @@ impl Values {
     }
 }
 
-/// The register to which `instruction` adds a constant, with that constant, if the instruction does nothing
-/// else to it.
+/// What `instruction` adds to a register, if it does nothing else to it.
 fn step(instruction: &Instruction) -> Option<(Gpr, u64)> {
     if instruction.is_stack_instruction() {
         let into_pointer = instruction.op0_kind() == OpKind::Register
@@ -139,30 +138,9 @@ fn step(instruction: &Instruction) -> Option<(Gpr, u64)> {
         let plain = matches!(instruction.mnemonic(), Mnemonic::Push | Mnemonic::Pop);
         return (plain && !into_pointer).then_some((Gpr::RSP, by.cast_unsigned()));
     }
-    let target = instruction.op0_register();
-    if instruction.op0_kind() != OpKind::Register || !target.is_gpr64() {
-        return None;
-    }
-    let register = Gpr::new(u8::try_from(number(target)?).ok()?);
-    let immediate = || {
-        let kind = instruction.op1_kind();
-        matches!(kind, OpKind::Immediate8to64 | OpKind::Immediate32to64)
-            .then(|| instruction.immediate(1))
-    };
-    let by = match instruction.mnemonic() {
-        Mnemonic::Add => immediate()?,
-        Mnemonic::Sub => immediate()?.wrapping_neg(),
-        Mnemonic::Inc => 1,
-        Mnemonic::Dec => 1_u64.wrapping_neg(),
-        Mnemonic::Lea
-            if instruction.memory_base() == target
-                && instruction.memory_index() == Register::None =>
-        {
-            instruction.memory_displacement64()
-        }
-        _ => return None,
-    };
-    Some((register, by))
+    // The upper half is lost where only the lower one is added to.
+    let added = flow::addition(instruction).filter(|added| added.bits == 64)?;
+    Some((added.register, added.by.cast_unsigned()))
 }
 
 fn number(register: Register) -> Option<usize> {

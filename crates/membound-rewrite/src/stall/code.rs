@@ -11,6 +11,7 @@ use self_cell::self_cell;
 use super::address::{Bases, Effective};
 use super::function::{CodeFunction, SiteInfo};
 use super::iterations::{CodeLoop, LoopNest};
+use super::loop_body::LoopBody;
 use super::waits::Wait;
 use crate::code::{Function, ImageFacts, Tables};
 use crate::flow;
@@ -192,6 +193,13 @@ impl Code {
     pub fn loop_starts(&self, address: u64) -> Vec<u64> {
         let function = self.studied(address);
         function.map_or_else(Vec::new, |function| function.loop_starts(address))
+    }
+
+    /// The body of the loop that is entered at `entry`, to be executed apart from its program; `None` if the loop is
+    /// not one stretch of code that ends with the jump back, or if its instructions could do anything but compute.
+    #[must_use]
+    pub fn loop_body(&self, entry: u64) -> Option<LoopBody> {
+        self.studied(entry)?.loop_body(entry)
     }
 
     /// The access of the instruction at an address; `None` if it has none.

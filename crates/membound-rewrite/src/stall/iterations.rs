@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::Instruction;
 
 use super::function::{CodeFunction, index_of};
+use super::loop_body::LoopBody;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
@@ -102,6 +103,12 @@ impl CodeFunction {
         let loops = self.loops();
         let around = block.into_iter().flat_map(|block| loops.around(block));
         around.map(|id| start(function, loops.get(id))).collect()
+    }
+
+    /// See [`super::Code::loop_body`].
+    #[must_use]
+    pub fn loop_body(&self, entry: u64) -> Option<LoopBody> {
+        LoopBody::of(&self.function().instructions, entry)
     }
 }
 
@@ -223,53 +230,14 @@ impl Candidate {
     /// Takes account of a write to the register by `instruction`; `once` is true if that runs exactly once in
     /// each iteration.
     fn written(&mut self, instruction: &Instruction, once: bool) {
-        match added(instruction) {
-            Some((target, by)) if once && number(target) == self.register.number() => {
-                self.step = self.step.wrapping_add(by);
-                if target.is_gpr32() {
-                    self.bits = 32;
-                }
+        match flow::addition(instruction) {
+            Some(added) if once && added.register == self.register => {
+                self.step = self.step.wrapping_add(added.by);
+                self.bits = self.bits.min(added.bits);
             }
             _ => self.ruled_out = true,
         }
     }
-}
-
-fn number(register: Register) -> u8 {
-    u8::try_from(register.number()).unwrap_or(u8::MAX)
-}
-
-/// The register to which `instruction` adds a constant, and the constant, if the instruction does nothing
-/// else to it.
-fn added(instruction: &Instruction) -> Option<(Register, i64)> {
-    let target = instruction.op0_register();
-    let whole = target.is_gpr64() || target.is_gpr32();
-    if instruction.op0_kind() != OpKind::Register || !whole {
-        return None;
-    }
-    let constant = || match instruction.op1_kind() {
-        OpKind::Immediate8to64 | OpKind::Immediate32to64 => {
-            Some(instruction.immediate(1).cast_signed())
-        }
-        OpKind::Immediate8to32 | OpKind::Immediate32 => {
-            Some(i64::from((instruction.immediate(1) as u32).cast_signed()))
-        }
-        _ => None,
-    };
-    let by = match instruction.mnemonic() {
-        Mnemonic::Add => constant()?,
-        Mnemonic::Sub => constant()?.wrapping_neg(),
-        Mnemonic::Inc => 1,
-        Mnemonic::Dec => -1,
-        Mnemonic::Lea
-            if instruction.memory_base() == target
-                && instruction.memory_index() == Register::None =>
-        {
-            instruction.memory_displacement64().cast_signed()
-        }
-        _ => return None,
-    };
-    Some((target, by))
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@ mod address;
 mod code;
 mod function;
 mod iterations;
+mod loop_body;
 mod waits;
 
 pub use address::{Bases, Effective};
 pub use code::{Code, CodeBlock};
 pub use function::{CodeFunction, SiteInfo, SiteKind};
 pub use iterations::{CodeLoop, IterationRegister};
+pub use loop_body::LoopBody;
 pub use waits::Wait;

@@ -2,11 +2,12 @@
 
 use iced_x86::{
     ConditionCode, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize,
-    Mnemonic, OpAccess, OpKind, Register,
+    Mnemonic, OpKind, Register,
 };
 use rustc_hash::FxHashMap;
 
 use super::value::{Value, Values, low_mask};
+use crate::op_access::writes;
 
 /// Registers that a call may change: rax, rcx, rdx, rsi, rdi, r8–r11.
 const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
@@ -355,14 +356,9 @@ impl State {
             .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
         let mut written = [false; 16];
         for used in info.used_registers() {
-            let writes = matches!(
-                used.access(),
-                OpAccess::Write
-                    | OpAccess::CondWrite
-                    | OpAccess::ReadWrite
-                    | OpAccess::ReadCondWrite
-            );
-            if writes && let Some(number) = number(used.register()) {
+            if writes(used.access())
+                && let Some(number) = number(used.register())
+            {
                 written[usize::from(number)] = true;
             }
         }

@@ -1,9 +1,14 @@
-//! The body of a loop, with its memory operands moved.
+//! The body of a loop as code that can be executed apart from its program, with its memory operands moved.
 
 use iced_x86::{
-    Code, CpuidFeature, Decoder, DecoderOptions, EncodingKind, FlowControl, Instruction,
-    InstructionInfoFactory, MemorySize, Mnemonic, OpAccess, OpKind, Register, RflagsBits,
+    Code, CpuidFeature, EncodingKind, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
+    Register, RflagsBits,
 };
+
+use super::function::index_in;
+use crate::Gpr;
+use crate::flow::{self, Access, Addressing, Direction};
+use crate::op_access::writes;
 
 /// Most instructions of a body.
 const MAX_INSTRUCTIONS: usize = 128;
@@ -40,66 +45,63 @@ struct Buffer {
 struct Operand {
     buffer: usize,
     displacement: i64,
-    bytes: i64,
-    access: OpAccess,
+    bytes: u32,
+    direction: Direction,
 }
 
-/// The block of a loop that consists of one.
+/// The body of a loop that is one stretch of code and only computes.
+///
+/// Each memory operand is to be moved to a small buffer. Operands that have the same registers and lie close
+/// together share one, so that stores are forwarded to loads as in the program.
 #[derive(Debug)]
-pub(super) struct Body {
-    /// Its instructions; the last one is the jump back.
-    instructions: Vec<Instruction>,
-    /// The memory operand of each instruction, if it has one.
-    operands: Vec<Option<Operand>>,
+pub struct LoopBody {
+    /// Its instructions, each with its memory operand if it has one; the last one is the jump back.
+    instructions: Vec<(Instruction, Option<Operand>)>,
     buffers: Vec<Buffer>,
     /// Registers in the order in which instructions set them to something else than themselves and a constant.
     set_anew: Vec<Register>,
-    /// Iterations that stay within [`MAX_TOUCHED_BYTES`] of each buffer.
-    pub(super) iterations: usize,
-    /// How its vector instructions are encoded, the latest kind of them.
-    pub(super) vectors: EncodingKind,
+    iterations: usize,
+    vectors: EncodingKind,
 }
 
-impl Body {
-    /// Decodes the loop that is entered at `entry`; `None` if it has another form or cannot be executed apart from
-    /// its program. `code` lies at `address`.
-    pub(super) fn decode(code: &[u8], address: u64, entry: u64) -> Option<Self> {
-        let from = |start: u64| {
-            let offset = usize::try_from(start.checked_sub(address)?).ok()?;
-            Self::until_branch(code.get(offset..)?, start)
-        };
+impl LoopBody {
+    /// The loop that is entered at `entry`; `None` if it has another form, or cannot be executed apart from its
+    /// program. `code` contains the instructions of the function.
+    pub(super) fn of(code: &[Instruction], entry: u64) -> Option<Self> {
+        let from = |start: u64| Self::until_branch(&code[index_in(code, start)?..]);
         let first = from(entry)?;
-        let back_to = first.instructions.last()?.near_branch_target();
+        let back_to = first.jump().near_branch_target();
         // A compiler that does not optimise puts the condition last, and enters the loop there.
         let mut body = if back_to == entry {
             first
         } else {
             from(back_to)?
         };
-        let last = body.instructions.last()?;
-        let is_loop = last.near_branch_target() == back_to
-            && body.instructions.iter().any(|it| it.ip() == entry);
+        let mut addresses = body.instructions.iter().map(|(it, _)| it.ip());
+        let is_loop =
+            body.jump().near_branch_target() == back_to && addresses.any(|it| it == entry);
         (is_loop && body.fits()).then_some(body)
     }
 
-    /// Decodes up to the first conditional branch.
-    fn until_branch(code: &[u8], address: u64) -> Option<Self> {
-        let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    /// The instructions up to the first conditional branch.
+    fn until_branch(code: &[Instruction]) -> Option<Self> {
         let mut body = Self {
             instructions: Vec::new(),
-            operands: Vec::new(),
             buffers: Vec::new(),
             set_anew: Vec::new(),
             iterations: 0,
             vectors: EncodingKind::Legacy,
         };
         let mut info = InstructionInfoFactory::new();
-        while decoder.can_decode() && body.instructions.len() < MAX_INSTRUCTIONS {
-            let instruction = decoder.decode();
+        let mut expected = code.first()?.ip();
+        for instruction in code.iter().take(MAX_INSTRUCTIONS) {
+            if instruction.ip() != expected {
+                return None;
+            }
+            expected = instruction.next_ip();
             // Not `loop` or `jrcxz`, which depend on a register.
             if instruction.is_jcc_short_or_near() {
-                body.instructions.push(instruction);
-                body.operands.push(None);
+                body.instructions.push((*instruction, None));
                 return Some(body);
             }
             body.add(instruction, &mut info)?;
@@ -108,11 +110,11 @@ impl Body {
     }
 
     /// Adds an instruction that is no branch; `None` if it must not be executed here.
-    fn add(&mut self, instruction: Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
-        if !only_computes(&instruction) {
+    fn add(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory) -> Option<()> {
+        if !only_computes(instruction) {
             return None;
         }
-        let info = info.info(&instruction);
+        let info = info.info(instruction);
         let is_stack = |register: Register| register.full_register() == Register::RSP;
         if info.used_registers().iter().any(|used| {
             (is_stack(used.register()) && writes(used.access()))
@@ -120,11 +122,9 @@ impl Body {
         }) {
             return None;
         }
-        let operand = match info.used_memory() {
-            [] => None,
-            [memory] if has_operand(&instruction) => {
-                Some(self.operand(&instruction, memory.access())?)
-            }
+        let operand = match (flow::access(instruction), info.used_memory()) {
+            (None, []) => None,
+            (Some(access), [_]) => Some(self.operand(instruction, access)?),
             // An implicit one, or two.
             _ => return None,
         };
@@ -136,17 +136,19 @@ impl Body {
         }
         for used in info.used_registers() {
             let register = used.register().full_register();
-            if writes(used.access()) && constant_step(&instruction, register).is_none() {
+            if writes(used.access()) && added(instruction, register).is_none() {
                 self.set_anew.push(register);
             }
         }
-        self.instructions.push(instruction);
-        self.operands.push(operand);
+        self.instructions.push((*instruction, operand));
         Some(())
     }
 
-    fn operand(&mut self, instruction: &Instruction, access: OpAccess) -> Option<Operand> {
-        let bytes = instruction.memory_size().size() as i64;
+    fn operand(&mut self, instruction: &Instruction, access: Access) -> Option<Operand> {
+        let is_plain = access.addressing == Addressing::Operand && access.segment.is_none();
+        if !is_plain || access.bytes == 0 {
+            return None;
+        }
         let (base, index, scale) = registers_of(instruction)?;
         let value = |register: Register| {
             let earlier = self.set_anew.iter().filter(|it| **it == register);
@@ -154,9 +156,6 @@ impl Body {
         };
         let registers = (value(base), value(index), scale);
         let displacement = instruction.memory_displacement64().cast_signed();
-        if bytes == 0 || instruction.memory_size() == MemorySize::Unknown {
-            return None;
-        }
         let is_near = |buffer: &Buffer| {
             buffer.registers == registers
                 && displacement > buffer.highest.saturating_sub(SAME_BUFFER_BYTES)
@@ -177,8 +176,8 @@ impl Body {
         Some(Operand {
             buffer,
             displacement,
-            bytes,
-            access,
+            bytes: access.bytes,
+            direction: access.direction,
         })
     }
 
@@ -193,15 +192,16 @@ impl Body {
         for (number, buffer) in self.buffers.iter().enumerate() {
             let ((base, _), (index, _), scale) = buffer.registers;
             let steps = self.step(base).zip(self.step(index));
-            let of_buffer = |access: fn(OpAccess) -> bool| {
-                let mut operands = self.operands.iter().flatten();
-                operands.any(|operand| operand.buffer == number && access(operand.access))
-            };
+            let mut directions = self.operands().filter(|it| it.buffer == number);
             let step = match steps {
                 Some((base, index)) => (base + index * i64::from(scale)).abs(),
                 // Where it goes is computed from zeros: it stays. If it is stored to and read, each iteration would
                 // wait for the one before, as in the program it may not.
-                None if of_buffer(reads) && of_buffer(writes) => return false,
+                None if directions.clone().any(|it| it.direction.loads())
+                    && directions.any(|it| it.direction.stores()) =>
+                {
+                    return false;
+                }
                 None => 0,
             };
             iterations = iterations.min(of_each.checked_div(step).unwrap_or(MAX_ITERATIONS));
@@ -216,20 +216,48 @@ impl Body {
             return None;
         }
         let steps = self.instructions.iter();
-        let mut steps = steps.filter_map(|instruction| constant_step(instruction, register));
+        let mut steps = steps.filter_map(|(instruction, _)| added(instruction, register));
         steps.try_fold(0_i64, i64::checked_add)
     }
 
-    /// Number of buffers.
-    pub(super) fn buffers(&self) -> usize {
+    fn operands(&self) -> impl Iterator<Item = &Operand> + Clone {
+        self.instructions.iter().filter_map(|(_, it)| it.as_ref())
+    }
+
+    /// The jump back.
+    fn jump(&self) -> Instruction {
+        self.instructions
+            .last()
+            .map_or_else(Instruction::default, |(it, _)| *it)
+    }
+
+    /// Number of buffers for its memory operands.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
         self.buffers.len()
+    }
+
+    /// Number of iterations that touch no more than 4 KiB of each buffer, and 16 KiB of all.
+    #[must_use]
+    pub const fn iterations(&self) -> usize {
+        self.iterations
+    }
+
+    /// How its vector instructions are encoded: the latest of legacy, VEX and EVEX that occurs.
+    #[must_use]
+    pub const fn vectors(&self) -> EncodingKind {
+        self.vectors
     }
 
     /// The body with its operands in buffers that begin at `starts`, and a jump to the next iteration in place of
     /// the jump back. The instructions get numbers from `number` on in place of addresses.
-    pub(super) fn moved(&self, starts: &[u32], number: u64) -> Vec<Instruction> {
-        let both = (number..).zip(self.instructions.iter().zip(&self.operands));
-        let moved = both.map(|(number, (instruction, operand))| {
+    ///
+    /// # Panics
+    /// With fewer starts than [`Self::buffers`].
+    #[must_use]
+    pub fn moved(&self, starts: &[u32], number: u64) -> Vec<Instruction> {
+        let numbered = (number..).zip(&self.instructions);
+        let moved = numbered.map(|(number, (instruction, operand))| {
             let mut moved = *instruction;
             moved.set_ip(number);
             if let Some(operand) = operand {
@@ -257,34 +285,21 @@ impl Body {
     }
 
     /// Addresses of the words that the first iteration stores to: with zeros there, each round begins alike.
-    pub(super) fn stored_words(&self, starts: &[u32]) -> Vec<u64> {
-        let written = self
-            .operands
-            .iter()
-            .flatten()
-            .filter(|operand| writes(operand.access));
+    ///
+    /// # Panics
+    /// With fewer starts than [`Self::buffers`].
+    #[must_use]
+    pub fn stored_words(&self, starts: &[u32]) -> Vec<u64> {
+        let written = self.operands().filter(|it| it.direction.stores());
         let words = written.flat_map(|operand| {
             let place = self.place(operand, starts);
-            (0..operand.bytes.cast_unsigned().div_ceil(8)).map(move |word| place + 8 * word)
+            (0..u64::from(operand.bytes.div_ceil(8))).map(move |word| place + 8 * word)
         });
         words.collect()
     }
 }
 
-fn reads(access: OpAccess) -> bool {
-    !matches!(access, OpAccess::Write | OpAccess::CondWrite)
-}
-
-fn writes(access: OpAccess) -> bool {
-    !matches!(access, OpAccess::Read | OpAccess::CondRead)
-}
-
-fn has_operand(instruction: &Instruction) -> bool {
-    (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
-}
-
-/// The registers of an instruction's memory operand; `None` if it is relative to a segment, or has vectors or
-/// halves of registers.
+/// The registers of an instruction's memory operand; `None` if it has vectors or halves of registers.
 fn registers_of(instruction: &Instruction) -> Option<(Register, Register, u32)> {
     let base = match instruction.memory_base() {
         Register::RIP | Register::RSP => Register::None,
@@ -292,39 +307,14 @@ fn registers_of(instruction: &Instruction) -> Option<(Register, Register, u32)> 
     };
     let index = instruction.memory_index();
     let is_whole = |register: Register| register == Register::None || register.is_gpr64();
-    (is_whole(base) && is_whole(index) && instruction.segment_prefix() == Register::None)
-        .then_some((base, index, instruction.memory_index_scale()))
+    (is_whole(base) && is_whole(index)).then_some((base, index, instruction.memory_index_scale()))
 }
 
 /// What an instruction adds to a register; `None` if that is no constant.
-fn constant_step(instruction: &Instruction, register: Register) -> Option<i64> {
-    if instruction.op0_kind() != OpKind::Register
-        || instruction.op0_register().full_register() != register
-    {
-        return None;
-    }
-    match instruction.mnemonic() {
-        Mnemonic::Inc => Some(1),
-        Mnemonic::Dec => Some(-1),
-        Mnemonic::Add | Mnemonic::Sub
-            if instruction.op_kind(1) != OpKind::Register
-                && instruction.op_kind(1) != OpKind::Memory =>
-        {
-            let added = instruction.immediate(1).cast_signed();
-            Some(if instruction.mnemonic() == Mnemonic::Sub {
-                -added
-            } else {
-                added
-            })
-        }
-        Mnemonic::Lea
-            if instruction.memory_base() == register
-                && instruction.memory_index() == Register::None =>
-        {
-            Some(instruction.memory_displacement64().cast_signed())
-        }
-        _ => None,
-    }
+fn added(instruction: &Instruction, register: Register) -> Option<i64> {
+    let added = flow::addition(instruction)?;
+    let is_it = register.is_gpr64() && Gpr::new(register.number() as u8) == added.register;
+    is_it.then_some(added.by)
 }
 
 /// Extensions of the instruction set whose instructions only compute.
@@ -373,9 +363,13 @@ const COMPUTING: [CpuidFeature; 42] = [
     CpuidFeature::VAES,
 ];
 
-/// Instructions of them that are refused: their time depends on values, they pass the caches by, or they change how
-/// later ones behave.
-const REFUSED: [Mnemonic; 30] = [
+/// Instructions of them that are refused: their time depends on values or on addresses that are not moved, they pass
+/// the caches by, or they change how later ones behave.
+const REFUSED: [Mnemonic; 34] = [
+    Mnemonic::Prefetcht0,
+    Mnemonic::Prefetcht1,
+    Mnemonic::Prefetcht2,
+    Mnemonic::Prefetchnta,
     Mnemonic::Div,
     Mnemonic::Idiv,
     Mnemonic::Divpd,
@@ -411,7 +405,8 @@ const REFUSED: [Mnemonic; 30] = [
 /// True for instructions that only compute, in a time that does not depend on values.
 fn only_computes(instruction: &Instruction) -> bool {
     let changed_flags = instruction.rflags_modified();
-    let is_exchange = instruction.mnemonic() == Mnemonic::Xchg && has_operand(instruction);
+    let is_exchange =
+        instruction.mnemonic() == Mnemonic::Xchg && flow::access(instruction).is_some();
     instruction.code() != Code::INVALID
         && instruction.flow_control() == FlowControl::Next
         && instruction
