@@ -110,58 +110,52 @@ fn obey(
     descriptor: Option<&Descriptor>,
     quiet: &mut Quiet,
 ) -> Result<u64, Failure> {
-    let is = |action: Action| command.action == action as u32;
-    if is(Action::Map) {
-        map(command, descriptor)
-    } else if is(Action::Unmap) {
-        unmap(command)
-    } else if is(Action::Text) {
-        let file = descriptor.ok_or_else(|| Failure::new(Errno::EINVAL, Refusal::NoDescriptor))?;
-        let batch = text::Batch::open(command, file)?;
-        if command.mode == TextMode::Quiet as u32 {
-            text::replace(&batch)
-        } else if command.mode == TextMode::Live as u32 {
-            live::replace(&batch)
-        } else {
-            Err(Failure::malformed())
+    let action = Action::from_number(command.action).ok_or_else(Failure::malformed)?;
+    match action {
+        // It ends the conversation.
+        Action::Go => Err(Failure::malformed()),
+        Action::Map => map(command, descriptor),
+        Action::Unmap => unmap(command),
+        Action::Text => {
+            let file =
+                descriptor.ok_or_else(|| Failure::new(Errno::EINVAL, Refusal::NoDescriptor))?;
+            let batch = text::Batch::open(command, file)?;
+            match TextMode::from_number(command.mode) {
+                Some(TextMode::Quiet) => text::replace(&batch),
+                Some(TextMode::Live) => live::replace(&batch),
+                None => Err(Failure::malformed()),
+            }
         }
-    } else if is(Action::Register) {
-        areas::register(command).map(|()| 0)
-    } else if is(Action::Forget) {
-        areas::forget(command.address);
-        Ok(0)
-    } else if is(Action::Listen) {
-        if command.mode != 0 {
-            loader::report_from_control_thread();
+        Action::Register => areas::register(command).map(|()| 0),
+        Action::Forget => {
+            areas::forget(command.address);
+            Ok(0)
         }
-        start(command.address).map(|()| 0)
-    } else if is(Action::AdoptSignals) {
-        Ok(handlers::adopt())
-    } else if is(Action::Unwind) {
-        unwind::register(command).map(|()| 0)
-    } else if is(Action::ForgetUnwind) {
-        unwind::forget(
-            command.address,
-            command.address.saturating_add(command.length),
-        );
-        Ok(0)
-    } else if is(Action::Allocations) {
-        allocations::begin(command).map(|()| 0)
-    } else if is(Action::Scavenger) {
-        scavenger::start(command, live_home_thread).map(|()| 0)
-    } else if is(Action::RunQueues) {
-        scheduler::begin(command).map(|()| 0)
-    } else if is(Action::Requests) {
-        requests::begin(command).map(|()| 0)
-    } else if is(Action::Hold) {
-        trial::run(command.address)
-    } else if is(Action::Timers) {
-        timers::begin(command, quiet, tick::address())
-    } else if is(Action::Rings) {
-        sample_rings::use_rings(command.address);
-        Ok(0)
-    } else {
-        Err(Failure::malformed())
+        Action::Listen => {
+            if command.mode != 0 {
+                loader::report_from_control_thread();
+            }
+            start(command.address).map(|()| 0)
+        }
+        Action::AdoptSignals => Ok(handlers::adopt()),
+        Action::Unwind => unwind::register(command).map(|()| 0),
+        Action::ForgetUnwind => {
+            unwind::forget(
+                command.address,
+                command.address.saturating_add(command.length),
+            );
+            Ok(0)
+        }
+        Action::Allocations => allocations::begin(command).map(|()| 0),
+        Action::Scavenger => scavenger::start(command, live_home_thread).map(|()| 0),
+        Action::RunQueues => scheduler::begin(command).map(|()| 0),
+        Action::Requests => requests::begin(command).map(|()| 0),
+        Action::Hold => trial::run(command.address),
+        Action::Timers => timers::begin(command, quiet, tick::address()),
+        Action::Rings => {
+            sample_rings::use_rings(command.address);
+            Ok(0)
+        }
     }
 }
 

@@ -461,10 +461,7 @@ fn answer(what: &'static str, reply: Reply) -> Result<Reply, Failure> {
         Ok(errno) => Err(Failure::Refused {
             what,
             errno: Errno::from_raw_os_error(errno),
-            refusal: Refusal::ALL
-                .into_iter()
-                .find(|refusal| *refusal as u32 == reply.detail)
-                .unwrap_or(Refusal::None),
+            refusal: Refusal::from_number(reply.detail).unwrap_or(Refusal::None),
         }),
         Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
     }

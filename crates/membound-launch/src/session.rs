@@ -146,6 +146,7 @@ pub enum Change {
 impl Session {
     /// Starts `program` with its environment and this process's descriptors and process group.
     ///
+    /// # Errors
     /// If the command cannot be run at all. A command that cannot be patched runs as it is, and [`Report`]
     /// says why.
     pub fn start(program: &Program, options: Options) -> Result<Self, Error> {
@@ -176,50 +177,19 @@ impl Session {
             Agent::Inside => program::examine(&path),
             Agent::SelfLoaded | Agent::Absent => None,
         };
+        let place = options.directory.clone();
         let prepare = |error| Error::Prepare {
-            directory: options.directory.clone(),
+            directory: place.clone(),
             error,
         };
         let directory = own_directory(&options.directory).map_err(prepare)?;
-        let agent = directory.path().join("agent.so");
         let control = directory.path().join("control");
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
         if rustix::process::geteuid().is_root() {
             open_for_all(directory.path(), 0o711).map_err(prepare)?;
             open_for_all(&control, 0o666).map_err(prepare)?;
         }
-        let mut plan = options.plan;
-        if (options.timers.is_some() || options.harvest.is_some()) && plan.hooks == Hooks::Plant {
-            let waits = options.harvest.as_ref().is_some_and(Harvest::in_waits);
-            plan.hooks = if waits { Hooks::Waiting } else { Hooks::Timed };
-        }
-        let mut plans = Plans::new(plan, options.cache, options.revision);
-        if let Some(objects) = &options.objects {
-            plans = plans.wrapping(Allocators::new(&objects.others));
-        }
-        let doorbells = Arc::new(Doorbells::default());
-        if let Some(large_text_bytes) = options.large_text_bytes {
-            plans = plans.deferring(large_text_bytes, Arc::clone(&doorbells));
-        }
-        let mut server = Server::new(
-            Arc::new(plans),
-            doorbells,
-            options.live,
-            options.period,
-            options.recording,
-            options.perf_maps,
-        );
-        if options.objects.is_some() || options.timers.is_some() {
-            server.unwinding = Some(Unwinding::default());
-        }
-        if options.timers.is_none() && options.harvest.is_none() {
-            server.draw = Draw::new(options.short_lived);
-        }
-        server.harvesting = options.harvest.map(Harvesting::new);
-        server.following = options.objects.map(Following::new);
-        server.ticks = options.timers.map(Ticks::new);
-        server.loads_itself = presence == Agent::SelfLoaded;
-        let server = Arc::new(server);
+        let server = Arc::new(server(options, presence));
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
             std::thread::spawn(move || {
@@ -229,42 +199,18 @@ impl Session {
         };
         let mut environment = program.environment.clone();
         if presence != Agent::Absent && !crate::AGENT.is_empty() {
+            let agent = directory.path().join("agent.so");
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
             open_for_all(&agent, 0o755).map_err(prepare)?;
-            let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
-            let list = preload(&agent, users.as_deref(), File::open(&path).ok().as_ref());
-            spawn::set(&mut environment, PRELOAD, &list);
-            spawn::set(&mut environment, CONTROL_VARIABLE, control.as_os_str());
-            if users.is_some() {
-                spawn::set(&mut environment, PADDING_VARIABLE, OsStr::new(""));
-            }
+            bring_agent(&mut environment, &agent, &control, &path);
         }
         let pid = start(program, &mut path, &environment)?;
         if presence == Agent::Inside && path == Path::new(SHELL) {
             obstacle = program::examine(&path);
         }
-        let collector = |collect: fn(&Server, &dyn Fn(Duration) -> bool)| {
-            let of = Arc::clone(&server);
-            Collector::start(&server.pacing, move |stopped| collect(&of, stopped))
-        };
-        let mut collectors = vec![collector(|server, stopped| server.collect(stopped))];
-        if server.following.is_some() {
-            collectors.push(collector(|server, stopped| {
-                if let Some(following) = &server.following {
-                    following.run(stopped);
-                }
-            }));
-        }
-        if server.ticks.is_some() {
-            collectors.push(collector(|server, stopped| {
-                if let Some(ticks) = &server.ticks {
-                    ticks.run(stopped);
-                }
-            }));
-        }
         Ok(Self {
             pid,
-            collectors,
+            collectors: collectors(&server),
             path,
             obstacle,
             server,
@@ -478,6 +424,77 @@ impl Remote {
     pub fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
         self.0.executed(choice)
     }
+}
+
+/// The server of a session.
+fn server(options: Options, presence: Agent) -> Server {
+    let mut plan = options.plan;
+    if (options.timers.is_some() || options.harvest.is_some()) && plan.hooks == Hooks::Plant {
+        let waits = options.harvest.as_ref().is_some_and(Harvest::in_waits);
+        plan.hooks = if waits { Hooks::Waiting } else { Hooks::Timed };
+    }
+    let mut plans = Plans::new(plan, options.cache, options.revision);
+    if let Some(objects) = &options.objects {
+        plans = plans.wrapping(Allocators::new(&objects.others));
+    }
+    let doorbells = Arc::new(Doorbells::default());
+    if let Some(large_text_bytes) = options.large_text_bytes {
+        plans = plans.deferring(large_text_bytes, Arc::clone(&doorbells));
+    }
+    let mut server = Server::new(
+        Arc::new(plans),
+        doorbells,
+        options.live,
+        options.period,
+        options.recording,
+        options.perf_maps,
+    );
+    if options.objects.is_some() || options.timers.is_some() {
+        server.unwinding = Some(Unwinding::default());
+    }
+    if options.timers.is_none() && options.harvest.is_none() {
+        server.draw = Draw::new(options.short_lived);
+    }
+    server.harvesting = options.harvest.map(Harvesting::new);
+    server.following = options.objects.map(Following::new);
+    server.ticks = options.timers.map(Ticks::new);
+    server.loads_itself = presence == Agent::SelfLoaded;
+    server
+}
+
+/// Makes the loader of the program at `path` load the agent, and tells the agent where the launcher listens.
+fn bring_agent(environment: &mut Vec<OsString>, agent: &Path, control: &Path, path: &Path) {
+    let users = spawn::value(environment, PRELOAD).map(OsStr::to_owned);
+    let list = preload(agent, users.as_deref(), File::open(path).ok().as_ref());
+    spawn::set(environment, PRELOAD, &list);
+    spawn::set(environment, CONTROL_VARIABLE, control.as_os_str());
+    if users.is_some() {
+        spawn::set(environment, PADDING_VARIABLE, OsStr::new(""));
+    }
+}
+
+/// Starts the threads that collect what agents write.
+fn collectors(server: &Arc<Server>) -> Vec<Collector> {
+    let collector = |collect: fn(&Server, &dyn Fn(Duration) -> bool)| {
+        let of = Arc::clone(server);
+        Collector::start(&server.pacing, move |stopped| collect(&of, stopped))
+    };
+    let mut collectors = vec![collector(|server, stopped| server.collect(stopped))];
+    if server.following.is_some() {
+        collectors.push(collector(|server, stopped| {
+            if let Some(following) = &server.following {
+                following.run(stopped);
+            }
+        }));
+    }
+    if server.ticks.is_some() {
+        collectors.push(collector(|server, stopped| {
+            if let Some(ticks) = &server.ticks {
+                ticks.run(stopped);
+            }
+        }));
+    }
+    collectors
 }
 
 /// Starts the command. A file that the kernel does not accept as a program is given to the shell, as

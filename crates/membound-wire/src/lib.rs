@@ -10,6 +10,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod numbered;
+
 mod allocation;
 mod data;
 mod doorbell;

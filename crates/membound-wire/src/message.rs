@@ -12,28 +12,28 @@ pub const HELLO_MAGIC: u32 = u32::from_ne_bytes(*b"mbnd");
 /// agent.
 pub const PROTOCOL_VERSION: u32 = 2;
 
-/// Why the agent starts a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Event {
-    /// A new process image; its program has not begun to run.
-    Start = 1,
-    /// The dynamic loader has mapped or unmapped objects.
-    Modules = 2,
-    /// The program is about to make patched text writable, at `Hello::range`. The patches there must be
-    /// removed.
-    Writable = 3,
-    /// The control thread was woken (live sessions only).
-    Doorbell = 4,
-    /// The program is about to install a filter on system calls. All patches must be removed, and the
-    /// process left alone.
-    Filtered = 6,
-    /// A scavenger has mapped text of a file, at `Hello::range`. It does not execute it yet.
-    Scavenger = 7,
-    /// As [`Event::Filtered`]: the program is about to dispatch its system calls to a handler of its own.
-    Dispatched = 8,
-    /// As [`Event::Filtered`]: the program is about to forbid itself the time stamp counter.
-    Untimed = 9,
+numbered! {
+    /// Why the agent starts a conversation.
+    pub enum Event {
+        /// A new process image; its program has not begun to run.
+        Start = 1,
+        /// The dynamic loader has mapped or unmapped objects.
+        Modules = 2,
+        /// The program is about to make patched text writable, at `Hello::range`. The patches there must be
+        /// removed.
+        Writable = 3,
+        /// The control thread was woken (live sessions only).
+        Doorbell = 4,
+        /// The program is about to install a filter on system calls. All patches must be removed, and the
+        /// process left alone.
+        Filtered = 6,
+        /// A scavenger has mapped text of a file, at `Hello::range`. It does not execute it yet.
+        Scavenger = 7,
+        /// As [`Event::Filtered`]: the program is about to dispatch its system calls to a handler of its own.
+        Dispatched = 8,
+        /// As [`Event::Filtered`]: the program is about to forbid itself the time stamp counter.
+        Untimed = 9,
+    }
 }
 
 /// The agent's first message in a conversation.
@@ -76,66 +76,66 @@ impl HelloFlags {
     pub const MODULES: u32 = 2;
 }
 
-/// What the launcher orders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Action {
-    /// The conversation is over; the program goes on.
-    Go = 1,
-    /// Maps `length` bytes of the descriptor from `offset` at `address`, which must be free
-    /// (`MAP_FIXED_NOREPLACE`), with [`Protection`] in `mode`. Bit 8 of `mode`: shared.
-    /// Without a descriptor: anonymous memory.
-    Map = 2,
-    /// Unmaps `length` bytes at `address`.
-    Unmap = 3,
-    /// Applies `count` [`crate::TextEdit`]s, sorted by address, that are in the descriptor from `offset`
-    /// on; `mode` is a [`TextMode`]. The reply's `count` is the number of edits applied. An edit whose text
-    /// is not as planned is left out, and its index is stored in the array of `u32` at `extra` (in the same
-    /// descriptor, writable) while there is room. An edit that could not be applied is stored there with
-    /// the bit [`GIVEN_UP`].
-    Text = 4,
-    /// Registers trampolines: `address` and `length` of the code, `extra` the address of a
-    /// [`crate::TableHeader`] (already mapped), `base` the address that the table's
-    /// `original` offsets are relative to.
-    Register = 5,
-    /// Removes the trampolines whose code begins at `address`.
-    Forget = 6,
-    /// Starts the control thread. Its doorbell is the page at `address` (mapped, shared with the
-    /// launcher, see [`crate::own_word`]), for whose change it waits. Live sessions only. With `mode` 1 the control thread reports
-    /// objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
-    Listen = 7,
-    /// Wraps the signal handlers that the program has already installed, and every one that it installs
-    /// from now on. Needs the hook of `rt_sigaction` in place.
-    AdoptSignals = 8,
-    /// Registers the set of rings for [`crate::Entry::Sample`] and [`crate::Entry::Record`]: `address`
-    /// of a [`crate::RingSet`], mapped and shared.
-    Rings = 9,
-    /// Registers the [`crate::UnwindHeader`] at `extra` (already mapped, and never unmapped) for `length`
-    /// bytes of text at `address`; its rows count from `base`. Earlier tables for any of that text are
-    /// removed.
-    Unwind = 10,
-    /// Removes the unwind tables of texts that overlap `length` bytes at `address`.
-    ForgetUnwind = 11,
-    /// Makes wrapped functions report allocations in the [`crate::Allocations`] at `address`, mapped and
-    /// shared; address 0: ends that.
-    Allocations = 12,
-    /// Starts a scavenger: `address` of a [`crate::ScavengerRequest`], which stays mapped and shared for as
-    /// long as the program lives, `length` bytes with its strings. The agent reports results there. Needs
-    /// the hook of `rt_sigaction`.
-    Scavenger = 13,
-    /// Lets scavengers run at the yields of the program's threads: `address` of a [`crate::ControlPage`],
-    /// mapped and shared, `length` bytes. Needs what [`Action::Scavenger`] needs, and comes before it.
-    RunQueues = 14,
-    /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared, `length`
-    /// bytes, by the functions that are wrapped and marked for it.
-    Requests = 15,
-    /// Samples threads by timers on their own CPU time: `address` of a [`crate::TickSet`], mapped and
-    /// shared, `count` nanoseconds between two samples. Needs the hooks of the system calls by which
-    /// programs could notice the signal, and adopted handlers.
-    Timers = 20,
-    /// Makes the [`crate::Trial`] at `address`, mapped and shared: for spans of less than a millisecond the
-    /// agent holds threads in a signal handler. The reply's `count` is the number of spans measured.
-    Hold = 21,
+numbered! {
+    /// What the launcher orders.
+    pub enum Action {
+        /// The conversation is over; the program goes on.
+        Go = 1,
+        /// Maps `length` bytes of the descriptor from `offset` at `address`, which must be free
+        /// (`MAP_FIXED_NOREPLACE`), with [`Protection`] in `mode`. Bit 8 of `mode`: shared.
+        /// Without a descriptor: anonymous memory.
+        Map = 2,
+        /// Unmaps `length` bytes at `address`.
+        Unmap = 3,
+        /// Applies `count` [`crate::TextEdit`]s, sorted by address, that are in the descriptor from `offset`
+        /// on; `mode` is a [`TextMode`]. The reply's `count` is the number of edits applied. An edit whose text
+        /// is not as planned is left out, and its index is stored in the array of `u32` at `extra` (in the same
+        /// descriptor, writable) while there is room. An edit that could not be applied is stored there with
+        /// the bit [`GIVEN_UP`].
+        Text = 4,
+        /// Registers trampolines: `address` and `length` of the code, `extra` the address of a
+        /// [`crate::TableHeader`] (already mapped), `base` the address that the table's
+        /// `original` offsets are relative to.
+        Register = 5,
+        /// Removes the trampolines whose code begins at `address`.
+        Forget = 6,
+        /// Starts the control thread. Its doorbell is the page at `address` (mapped, shared with the
+        /// launcher, see [`crate::own_word`]), for whose change it waits. Live sessions only. With `mode` 1 the control thread reports
+        /// objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
+        Listen = 7,
+        /// Wraps the signal handlers that the program has already installed, and every one that it installs
+        /// from now on. Needs the hook of `rt_sigaction` in place.
+        AdoptSignals = 8,
+        /// Registers the set of rings for [`crate::Entry::Sample`] and [`crate::Entry::Record`]: `address`
+        /// of a [`crate::RingSet`], mapped and shared.
+        Rings = 9,
+        /// Registers the [`crate::UnwindHeader`] at `extra` (already mapped, and never unmapped) for `length`
+        /// bytes of text at `address`; its rows count from `base`. Earlier tables for any of that text are
+        /// removed.
+        Unwind = 10,
+        /// Removes the unwind tables of texts that overlap `length` bytes at `address`.
+        ForgetUnwind = 11,
+        /// Makes wrapped functions report allocations in the [`crate::Allocations`] at `address`, mapped and
+        /// shared; address 0: ends that.
+        Allocations = 12,
+        /// Starts a scavenger: `address` of a [`crate::ScavengerRequest`], which stays mapped and shared for as
+        /// long as the program lives, `length` bytes with its strings. The agent reports results there. Needs
+        /// the hook of `rt_sigaction`.
+        Scavenger = 13,
+        /// Lets scavengers run at the yields of the program's threads: `address` of a [`crate::ControlPage`],
+        /// mapped and shared, `length` bytes. Needs what [`Action::Scavenger`] needs, and comes before it.
+        RunQueues = 14,
+        /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared, `length`
+        /// bytes, by the functions that are wrapped and marked for it.
+        Requests = 15,
+        /// Samples threads by timers on their own CPU time: `address` of a [`crate::TickSet`], mapped and
+        /// shared, `count` nanoseconds between two samples. Needs the hooks of the system calls by which
+        /// programs could notice the signal, and adopted handlers.
+        Timers = 20,
+        /// Makes the [`crate::Trial`] at `address`, mapped and shared: for spans of less than a millisecond the
+        /// agent holds threads in a signal handler. The reply's `count` is the number of spans measured.
+        Hold = 21,
+    }
 }
 
 /// Flag in the index of an edit of [`Action::Text`] that was left out although its text is as planned,
@@ -146,15 +146,15 @@ pub const GIVEN_UP: u32 = 1 << 31;
 /// answer is `ECANCELED`.
 pub const CHAINED: u32 = 1 << 31;
 
-/// How text is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum TextMode {
-    /// No thread can be executing it: the process has one thread, or the text was just mapped.
-    Quiet = 0,
-    /// Threads may be running in it: `int3` first, every core serialised, every thread seen outside the
-    /// bytes before they are written; a thread that meets an `int3` goes on in the trampoline.
-    Live = 1,
+numbered! {
+    /// How text is replaced.
+    pub enum TextMode {
+        /// No thread can be executing it: the process has one thread, or the text was just mapped.
+        Quiet = 0,
+        /// Threads may be running in it: `int3` first, every core serialised, every thread seen outside the
+        /// bytes before they are written; a thread that meets an `int3` goes on in the trampoline.
+        Live = 1,
+    }
 }
 
 /// Protection bits of [`Action::Map`], as for `mmap`.
@@ -211,80 +211,39 @@ pub struct Reply {
     pub stop_ns: u64,
 }
 
-/// Why a command was refused, where the kernel's error number alone does not explain it; see
-/// [`Reply::detail`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Refusal {
-    /// The error number explains it.
-    None = 0,
-    /// The command is unknown or its numbers contradict each other.
-    Malformed = 1,
-    /// A descriptor should have come with the command.
-    NoDescriptor = 2,
-    /// The kernel put the mapping somewhere else.
-    Elsewhere = 3,
-    /// `/proc/self/mem` could not be opened.
-    MemoryClosed = 4,
-    /// Text could not be read or written through `/proc/self/mem`.
-    MemoryRefused = 5,
-    /// No more areas can be registered.
-    AreasFull = 6,
-    /// A debugger is attached: it would see the signals that live changes need.
-    Traced = 7,
-    /// The kernel offers no core serialisation (membarrier).
-    NoBarrier = 8,
-    /// Another thread is changing text.
-    Occupied = 9,
-    /// A thread could not be shown to stand outside the text to be changed.
-    ThreadUnknown = 10,
-    /// `/proc/self/task` could not be read.
-    ThreadsHidden = 11,
-    /// The control thread could not be started.
-    NoThread = 12,
-    /// A thread blocks SIGTRAP: a trap in text under change would kill it.
-    TrapBlocked = 13,
-    /// Programs may not set the bases of `fs` and `gs` here (FSGSBASE).
-    NoBases = 14,
-}
-
-impl Refusal {
-    /// Every refusal, by its number.
-    pub const ALL: [Self; 15] = [
-        Self::None,
-        Self::Malformed,
-        Self::NoDescriptor,
-        Self::Elsewhere,
-        Self::MemoryClosed,
-        Self::MemoryRefused,
-        Self::AreasFull,
-        Self::Traced,
-        Self::NoBarrier,
-        Self::Occupied,
-        Self::ThreadUnknown,
-        Self::ThreadsHidden,
-        Self::NoThread,
-        Self::TrapBlocked,
-        Self::NoBases,
-    ];
-
-    /// The refusal with this number.
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(number as usize).copied()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_stand_at_their_numbers() {
-        for (number, refusal) in (0..).zip(Refusal::ALL) {
-            assert_eq!(refusal as u32, number);
-            assert_eq!(Refusal::from_number(number), Some(refusal));
-        }
-        assert_eq!(Refusal::from_number(99), None);
+numbered! {
+    /// Why a command was refused, where the kernel's error number alone does not explain it; see
+    /// [`Reply::detail`].
+    pub enum Refusal {
+        /// The error number explains it.
+        None = 0,
+        /// The command is unknown or its numbers contradict each other.
+        Malformed = 1,
+        /// A descriptor should have come with the command.
+        NoDescriptor = 2,
+        /// The kernel put the mapping somewhere else.
+        Elsewhere = 3,
+        /// `/proc/self/mem` could not be opened.
+        MemoryClosed = 4,
+        /// Text could not be read or written through `/proc/self/mem`.
+        MemoryRefused = 5,
+        /// No more areas can be registered.
+        AreasFull = 6,
+        /// A debugger is attached: it would see the signals that live changes need.
+        Traced = 7,
+        /// The kernel offers no core serialisation (membarrier).
+        NoBarrier = 8,
+        /// Another thread is changing text.
+        Occupied = 9,
+        /// A thread could not be shown to stand outside the text to be changed.
+        ThreadUnknown = 10,
+        /// `/proc/self/task` could not be read.
+        ThreadsHidden = 11,
+        /// The control thread could not be started.
+        NoThread = 12,
+        /// A thread blocks SIGTRAP: a trap in text under change would kill it.
+        TrapBlocked = 13,
+        /// Programs may not set the bases of `fs` and `gs` here (FSGSBASE).
+        NoBases = 14,
     }
 }

@@ -61,33 +61,18 @@ pub enum ScavengerPlacement {
     Held = 2,
 }
 
-/// Progress of a scavenger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ScavengerProcessState {
-    /// Its thread is being started.
-    Starting = 0,
-    /// It has begun to run.
-    Runs = 1,
-    /// It ended, with this exit code.
-    Exited = 2,
-    /// It died of this signal, which it sent itself or which a fault raised.
-    Killed = 3,
-    /// It never ran; the code is an error number.
-    Failed = 4,
-}
-
-impl ScavengerProcessState {
-    /// The state with this number.
-    #[must_use]
-    pub const fn from_number(number: u32) -> Option<Self> {
-        Some(match number {
-            0 => Self::Starting,
-            1 => Self::Runs,
-            2 => Self::Exited,
-            3 => Self::Killed,
-            4 => Self::Failed,
-            _ => return None,
-        })
+numbered! {
+    /// Progress of a scavenger.
+    pub enum ScavengerProcessState {
+        /// Its thread is being started.
+        Starting = 0,
+        /// It has begun to run.
+        Runs = 1,
+        /// It ended, with this exit code.
+        Exited = 2,
+        /// It died of this signal, which it sent itself or which a fault raised.
+        Killed = 3,
+        /// It never ran; the code is an error number.
+        Failed = 4,
     }
 }

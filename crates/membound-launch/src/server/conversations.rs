@@ -1,14 +1,16 @@
 //! Serves conversations, one thread for each: dispatches the agents' events.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
 use membound_wire::Event;
 
 use super::Server;
-use super::leaving::forbidden;
+use super::leaving::{DISPATCHED, FILTERED, UNTIMED};
+use crate::area::NotInstalled;
 use crate::channel::{Channel, Listener};
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
@@ -50,100 +52,127 @@ impl Server {
         };
         let pid = conversation.pid;
         self.doorbells.note_number(pid, conversation.hello.pid);
-        let event = conversation.hello.event;
-        if event == Event::Doorbell as u32 {
+        let Some(event) = Event::from_number(conversation.hello.event) else {
+            return conversation.go();
+        };
+        if event == Event::Doorbell {
             self.plan_ahead(&conversation);
         }
-        let own = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|other, turn| *other == pid || Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(pid).or_default())
-        };
+        let own = self.turn(pid);
         let mut turn = Some(own.lock().unwrap_or_else(PoisonError::into_inner));
         let Ok(started) = stat::started(pid) else {
             return;
         };
         let key = ProcessKey { pid, started };
-        let hold = || {
-            if event != Event::Doorbell as u32 {
-                let held_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0);
-                self.held_ns.fetch_add(held_ns, Ordering::Relaxed);
-            }
-        };
-        let done = if event == Event::Start as u32 {
-            self.start(&conversation, key)
-        } else if event == Event::Modules as u32 {
-            self.modules(&conversation, key)
-        } else if event == Event::Scavenger as u32 {
-            self.scavenger_maps(&conversation, key)
-        } else if event == Event::Writable as u32 {
-            self.writable(&conversation)
-        } else if let Some(forbidden) = forbidden(event) {
-            self.leave(&conversation, key, forbidden)
-        } else if event == Event::Doorbell as u32 {
-            let exchanged = self.settling.number();
-            let refused = self.settling.if_refused(key, exchanged);
-            match self.doorbell(&conversation, key, refused) {
-                Err(error) if error.is_passing() && refused == Refused::Again => {
-                    self.settling.refuse(key, exchanged);
+        let done = match event {
+            Event::Start => self.answer_start(&conversation, key, &mut turn),
+            Event::Modules => self.modules(&conversation, key),
+            Event::Scavenger => self.scavenger_maps(&conversation, key),
+            Event::Writable => self.writable(&conversation),
+            Event::Filtered => self.leave(&conversation, key, FILTERED),
+            Event::Dispatched => self.leave(&conversation, key, DISPATCHED),
+            Event::Untimed => self.leave(&conversation, key, UNTIMED),
+            Event::Doorbell => match self.answer_doorbell(&conversation, key, &mut turn) {
+                ControlFlow::Continue(done) => done,
+                ControlFlow::Break(exchange) => {
                     conversation.go();
-                    drop(turn.take());
-                    self.ask_again(pid, exchanged);
-                    return;
+                    drop(turn);
+                    return self.ask_again(pid, exchange);
                 }
-                done => {
-                    match &done {
-                        // Its control thread ends with this conversation, so later requests to it would
-                        // never be done.
-                        Err(error) if error.is_gone() => {
-                            self.settling.forget(key);
-                            self.texts().forget(key);
-                        }
-                        _ => self.settling.done(key, exchanged),
-                    }
-                    done
-                }
-            }
-        } else {
-            Ok(())
+            },
         };
-        if event == Event::Start as u32
-            && let Some(ticks) = &self.ticks
+        if event != Event::Doorbell {
+            let held_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0);
+            self.held_ns.fetch_add(held_ns, Ordering::Relaxed);
+        }
+        self.release(conversation, key, event, done);
+        drop(turn);
+        if event == Event::Start && self.owes_tables(pid) {
+            std::thread::sleep(TABLES_AFTER);
+            if settling::runs(key) {
+                self.doorbells.ring_for(pid);
+            }
+        }
+    }
+
+    /// The lock of a process, which one conversation holds at a time.
+    fn turn(&self, pid: u32) -> Arc<Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|other, turn| *other == pid || Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(pid).or_default())
+    }
+
+    /// Answers a new process image. While scavengers start, which converse too, `turn` is released.
+    fn answer_start(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        turn: &mut Option<MutexGuard<'_, ()>>,
+    ) -> Result<(), NotInstalled> {
+        let done = self.start(conversation, key);
+        if let Some(ticks) = &self.ticks
             && let Some(reason) = self.ledger().unpatched(key)
         {
-            ticks.refuse(pid, reason);
+            ticks.refuse(key.pid, reason);
         }
-        if event == Event::Start as u32
-            && let Some(harvesting) = &self.harvesting
+        if let Some(harvesting) = &self.harvesting
             && harvesting.is_in(key)
         {
-            // Scavengers converse too, while the program waits for them.
             drop(turn.take());
             harvesting.await_scavengers();
         }
-        if event == Event::Doorbell as u32 && done.is_ok() {
+        done
+    }
+
+    /// Answers a control thread that was woken. Once all changes are made, `turn` is released. Breaks with the
+    /// number of the exchange if a change was refused for the first time, and the thread is to be woken once more.
+    fn answer_doorbell(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        turn: &mut Option<MutexGuard<'_, ()>>,
+    ) -> ControlFlow<u64, Result<(), NotInstalled>> {
+        let exchanged = self.settling.number();
+        let refused = self.settling.if_refused(key, exchanged);
+        let done = self.doorbell(conversation, key, refused);
+        match &done {
+            Err(error) if error.is_passing() && refused == Refused::Again => {
+                self.settling.refuse(key, exchanged);
+                return ControlFlow::Break(exchanged);
+            }
+            // Its control thread ends with this conversation, so later requests to it would never be done.
+            Err(error) if error.is_gone() => {
+                self.settling.forget(key);
+                self.texts().forget(key);
+            }
+            _ => self.settling.done(key, exchanged),
+        }
+        if done.is_ok() {
             // Other threads of the program may start conversations meanwhile.
             drop(turn.take());
-            self.try_hold(&conversation, key);
+            self.try_hold(conversation, key);
         }
-        hold();
+        ControlFlow::Continue(done)
+    }
+
+    /// Lets the program go on.
+    fn release(
+        &self,
+        conversation: Conversation,
+        key: ProcessKey,
+        event: Event,
+        done: Result<(), NotInstalled>,
+    ) {
         match done {
             Ok(()) => conversation.go(),
             // The program has ended and need not be released.
             Err(error) if error.is_gone() => {}
             Err(error) => {
-                self.miss(pid, &error);
-                if event == Event::Start as u32 {
+                self.miss(key.pid, &error);
+                if event == Event::Start {
                     self.ledger().settle(key, Some(error.to_string()));
                 }
                 conversation.go();
-            }
-        }
-        drop(turn.take());
-        if event == Event::Start as u32 && self.owes_tables(pid) {
-            std::thread::sleep(TABLES_AFTER);
-            if settling::runs(key) {
-                self.doorbells.ring_for(pid);
             }
         }
     }

@@ -2,13 +2,19 @@
 
 use std::ops::Range;
 
-use membound_wire::{Event, TextMode};
+use membound_wire::TextMode;
 
 use super::Server;
 use crate::area::{self, Bar, NotInstalled};
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
 use crate::maps;
+
+/// What a program is about to do that the agent does not survive, as a part of a sentence.
+pub(super) const FILTERED: &str = "put itself behind a filter on its system calls (seccomp)";
+pub(super) const DISPATCHED: &str =
+    "has its system calls dispatched to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH)";
+pub(super) const UNTIMED: &str = "forbade itself to read the time stamp counter (PR_SET_TSC)";
 
 impl Server {
     /// Handles a program that is about to change text itself.
@@ -47,21 +53,6 @@ impl Server {
         // Its control thread ends.
         self.settling.forget(key);
         done
-    }
-}
-
-/// Description of what the program forbids itself in `event`; `None` for other events.
-pub(super) const fn forbidden(event: u32) -> Option<&'static str> {
-    const FILTERED: u32 = Event::Filtered as u32;
-    const DISPATCHED: u32 = Event::Dispatched as u32;
-    const UNTIMED: u32 = Event::Untimed as u32;
-    match event {
-        FILTERED => Some("put itself behind a filter on its system calls (seccomp)"),
-        DISPATCHED => Some(
-            "has its system calls dispatched to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH)",
-        ),
-        UNTIMED => Some("forbade itself to read the time stamp counter (PR_SET_TSC)"),
-        _ => None,
     }
 }
 
