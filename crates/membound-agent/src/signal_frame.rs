@@ -90,9 +90,38 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
+    /// Why it was sent (`si_code`).
+    pub(crate) fn code(self) -> i32 {
+        // SAFETY: handlers are installed with SA_SIGINFO; this is a siginfo's field, as are the next two.
+        unsafe { memory::get(self.information + 8) }
+    }
+
+    /// The process that has sent it.
+    pub(crate) fn process(self) -> u32 {
+        // SAFETY: as above.
+        unsafe { memory::get(self.information + 16) }
+    }
+
+    /// The value that was sent with it.
+    pub(crate) fn value(self) -> u64 {
+        // SAFETY: as above.
+        unsafe { memory::get(self.information + 24) }
+    }
+
+    /// Where the kernel put the thread's registers, and takes them back from.
+    pub(crate) const fn registers_place(self) -> usize {
+        self.context + REGISTERS_OFFSET
+    }
+
     pub(crate) fn registers(self) -> Registers {
         // SAFETY: the kernel put the registers there.
-        unsafe { memory::get(self.context + REGISTERS_OFFSET) }
+        unsafe { memory::get(self.registers_place()) }
+    }
+
+    /// Lets the thread go on with these registers.
+    pub(crate) fn go_on_with(self, registers: Registers) {
+        // SAFETY: the kernel takes them back from there.
+        unsafe { memory::put(self.registers_place(), registers) };
     }
 
     pub(crate) fn mask(self) -> u64 {

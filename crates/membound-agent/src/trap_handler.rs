@@ -6,7 +6,7 @@ use crate::control::report_text;
 use crate::disposition::{Disposition, IGNORE, disposition};
 use crate::own_signals::{CALL, OF_SCAVENGERS, SIGTRAP, SYS, mask};
 use crate::scavenger::{self, Heard, table};
-use crate::signal_frame::{Arrived, MASK_OFFSET, REGISTERS_OFFSET, Registers};
+use crate::signal_frame::{Arrived, MASK_OFFSET};
 use crate::trap::users;
 use crate::{
     areas, beliefs, memory, original_state, quiesce, scheduler, signal_stubs, sys, threads, tick,
@@ -64,52 +64,48 @@ global_asm!(
 ///
 /// Called by the handler with what the kernel passed to it.
 unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) -> u64 {
-    // SAFETY: the caller's condition.
-    let go_on = unsafe { respond(signal, information, context) };
+    let go_on = respond(Arrived {
+        signal,
+        information,
+        context,
+    });
     if go_on == 0 {
-        // SAFETY: as above.
+        // SAFETY: the caller's condition.
         unsafe { original_state::leave_overwritten_text(context) };
     }
     go_on
 }
 
 /// Handles the signal. Returns what [`on_trap`] does.
-///
-/// # Safety
-///
-/// As of [`on_trap`].
-unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
-    const SI_KERNEL: i32 = 0x80;
-    // SAFETY: the handler is installed with SA_SIGINFO; these are a siginfo's fields.
-    let code: i32 = unsafe { memory::get(information + 8) };
-    // SAFETY: as above.
-    let process: u32 = unsafe { memory::get(information + 16) };
-    // SAFETY: as above.
-    let value: u64 = unsafe { memory::get(information + 24) };
-    let place = context + REGISTERS_OFFSET;
-    // SAFETY: the kernel put the registers there.
-    let mut registers: Registers = unsafe { memory::get(place) };
-    let arrived = Arrived {
-        signal,
-        information,
-        context,
-    };
-    if signal == SYS && scheduler::end_scavengers::is_call(code, process, value) {
+fn respond(arrived: Arrived) -> u64 {
+    let (signal, code) = (arrived.signal, arrived.code());
+    if signal == SYS && scheduler::end_scavengers::is_call(code, arrived.process(), arrived.value())
+    {
         scavenger::on_end();
         return 0;
     }
     if OF_SCAVENGERS.contains(&signal) {
+        let mut registers = arrived.registers();
         match scavenger::on_signal(arrived, code, &mut registers, report_text) {
             Heard::No => {}
             Heard::Yes => {
-                // SAFETY: as above; the kernel takes them back from there.
-                unsafe { memory::put(place, registers) };
+                arrived.go_on_with(registers);
                 return 0;
             }
             Heard::Left(go_on) => return go_on,
         }
     }
-    if signal == CALL && scheduler::finish::has_program_ended() {
+    match signal {
+        CALL => on_call(arrived),
+        SIGTRAP => on_sigtrap(arrived),
+        _ => hand_over(arrived, code),
+    }
+}
+
+/// Handles the signal by which the agent calls threads.
+fn on_call(arrived: Arrived) -> u64 {
+    let (code, process, value) = (arrived.code(), arrived.process(), arrived.value());
+    if scheduler::finish::has_program_ended() {
         // First the scavenger returns to its home thread; the program's thread is then called once more.
         match scheduler::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
@@ -122,60 +118,54 @@ unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
             }
         }
     }
-    if signal == CALL && scheduler::overdue::is_call(code, process, value) {
+    let registers = arrived.registers();
+    if scheduler::overdue::is_call(code, process, value) {
         if let Some(go_on) = scheduler::leave::on_overdue(arrived) {
             return go_on;
         }
-        // The slice has ended meanwhile, and the program may be in a system call that the signal has
-        // interrupted.
-        tick::again(place, registers);
-        return 0;
-    }
-    // SAFETY: the mask lies behind the registers and what belongs to them.
-    let blocked: u64 = unsafe { memory::get(context + MASK_OFFSET) };
-    let go_on = if signal == CALL && sys::is_information_lost(code, process) {
+        // Else the slice has ended meanwhile.
+    } else if sys::is_information_lost(code, process) {
         // Of a trial or of a change: where the thread is not called it does nothing.
         trial::report_and_wait(&registers.state());
-        quiesce::answer(blocked, registers.rip);
-        Some(registers.rip)
-    } else if signal == CALL && quiesce::is_call(code, process, value) {
-        quiesce::answer(blocked, registers.rip);
-        Some(registers.rip)
-    } else if signal == CALL && trial::is_call(code, process, value) {
+        quiesce::answer(arrived.mask(), registers.rip);
+    } else if quiesce::is_call(code, process, value) {
+        quiesce::answer(arrived.mask(), registers.rip);
+    } else if trial::is_call(code, process, value) {
         trial::report_and_wait(&registers.state());
-        Some(registers.rip)
-    } else if signal == SIGTRAP && code == SI_KERNEL {
-        after_int3(registers.rip.wrapping_sub(1))
     } else {
-        None
-    };
-    let Some(rip) = go_on else {
-        let before = registers.rip.wrapping_sub(1);
-        if signal == SIGTRAP && areas::entrance(before).is_some() && areas::holds_int3(before) {
-            // Another sender's SIGTRAP was pending when the thread met the `int3`, so the kernel dropped
-            // the signal of the `int3`. The thread executes it again.
-            registers.rip = before;
-            // SAFETY: as above; the kernel takes them back from there.
-            unsafe { memory::put(place, registers) };
-        }
-        if signal == SIGTRAP
-            && code > 0
-            && let Heard::Left(go_on) =
-                scavenger::on_signal(arrived, code, &mut registers, report_text)
-        {
-            // The scavenger's own trap.
-            return go_on;
-        }
         return hand_over(arrived, code);
-    };
-    registers.rip = rip;
-    // SAFETY: as above; the kernel takes them back from there.
-    unsafe { memory::put(place, registers) };
-    if signal == CALL {
-        // The thread was about to wait in the kernel, and the signal has ended that wait too early.
-        tick::again(place, registers);
     }
+    // The thread was about to wait in the kernel, and the signal has ended that wait too early.
+    tick::again(arrived.registers_place(), registers);
     0
+}
+
+/// Handles traps of `int3` instructions.
+fn on_sigtrap(arrived: Arrived) -> u64 {
+    const SI_KERNEL: i32 = 0x80;
+    let code = arrived.code();
+    let mut registers = arrived.registers();
+    let before = registers.rip.wrapping_sub(1);
+    if code == SI_KERNEL
+        && let Some(rip) = after_int3(before)
+    {
+        registers.rip = rip;
+        arrived.go_on_with(registers);
+        return 0;
+    }
+    if areas::entrance(before).is_some() && areas::holds_int3(before) {
+        // Another sender's SIGTRAP was pending when the thread met the `int3`, so the kernel dropped the signal of
+        // the `int3`. The thread executes it again.
+        registers.rip = before;
+        arrived.go_on_with(registers);
+    }
+    if code > 0
+        && let Heard::Left(go_on) = scavenger::on_signal(arrived, code, &mut registers, report_text)
+    {
+        // The scavenger's own trap.
+        return go_on;
+    }
+    hand_over(arrived, code)
 }
 
 /// Address at which a thread continues that met an `int3` at `ip`; `None` if the `int3` is the program's own.

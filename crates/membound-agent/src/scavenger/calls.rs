@@ -28,6 +28,30 @@ const EFAULT: isize = -14;
 const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 
+const BRK: usize = 12;
+const SETRLIMIT: usize = 160;
+const SET_TID_ADDRESS: usize = 218;
+const SET_ROBUST_LIST: usize = 273;
+const PRLIMIT: usize = 302;
+const RSEQ: usize = 334;
+const KILL: usize = 62;
+const TKILL: usize = 200;
+const SIGQUEUE: [usize; 2] = [129, 297];
+const MREMAP: usize = 25;
+const RT_SIGRETURN: usize = 15;
+// setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
+// capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
+const CHANGES_PROGRAM: [usize; 18] = [
+    105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
+];
+// alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals would be the program's.
+// mlockall, munlockall, migrate_pages: they would act on its memory.
+const ACTS_ON_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
+// wait4 and waitid: the process's children are the program's.
+const WAIT: [usize; 2] = [61, 247];
+// Its operations could use signal masks that only the ring knows.
+const IO_URING_SETUP: usize = 425;
+
 /// Makes the system call in `registers`, and puts its result there. `report_text` reports text that the
 /// call has mapped.
 pub(super) fn make(
@@ -49,31 +73,6 @@ fn answer(
     arguments: [usize; 6],
     report_text: impl Fn([u64; 2]),
 ) -> isize {
-    const BRK: usize = 12;
-    const SETRLIMIT: usize = 160;
-    const SET_TID_ADDRESS: usize = 218;
-    const SET_ROBUST_LIST: usize = 273;
-    const PRLIMIT: usize = 302;
-    const RSEQ: usize = 334;
-    const KILL: usize = 62;
-    const TKILL: usize = 200;
-    const SIGQUEUE: [usize; 2] = [129, 297];
-    const MREMAP: usize = 25;
-    const EXECUTE: usize = 4;
-    const RT_SIGRETURN: usize = 15;
-    const ANONYMOUS: usize = 0x20;
-    // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
-    // capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
-    const CHANGES_PROGRAM: [usize; 18] = [
-        105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
-    ];
-    // alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals would be the program's.
-    // mlockall, munlockall, migrate_pages: they would act on its memory.
-    const ACTS_ON_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
-    // wait4 and waitid: the process's children are the program's.
-    const WAIT: [usize; 2] = [61, 247];
-    // Its operations could use signal masks that only the ring knows.
-    const IO_URING_SETUP: usize = 425;
     let [first, second, ..] = arguments;
     match number {
         number::EXIT | number::EXIT_GROUP => finish(
@@ -118,32 +117,8 @@ fn answer(
             own_signals::SEGV as u32,
         ),
         number if is_of_thread(number) => of_thread(number, arguments),
-        number::MMAP => {
-            let whole = Bytes::mapped(second as u64, arguments[2], arguments[3]);
-            if !whole.charge(request) {
-                return ENOMEM;
-            }
-            let mapped = plain(number, arguments);
-            if mapped < 0 && mapped > -4096 {
-                whole.give_back(request);
-            } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
-                report_text([mapped as u64, (mapped as u64) + second as u64]);
-            } else if whole.memory >= HUGE_PAGE && arguments[3] & ANONYMOUS != 0 {
-                ask_for_huge_pages(mapped as usize, second);
-            }
-            mapped
-        }
-        MREMAP => {
-            let more = Bytes::memory((arguments[2] as u64).saturating_sub(second as u64));
-            if !more.charge(request) {
-                return ENOMEM;
-            }
-            let moved = plain(number, arguments);
-            if moved < 0 && moved > -4096 {
-                more.give_back(request);
-            }
-            moved
-        }
+        number::MMAP => map(request, arguments, report_text),
+        MREMAP => remap(request, arguments),
         // Reserved addresses become memory. Doing that repeatedly is not counted.
         number::MPROTECT if arguments[2] & WRITE != 0 && !may_have(second as u64) => ENOMEM,
         number::MUNMAP => {
@@ -155,6 +130,38 @@ fn answer(
         }
         _ => narrowed(number, arguments),
     }
+}
+
+fn map(request: Request, arguments: [usize; 6], report_text: impl Fn([u64; 2])) -> isize {
+    const EXECUTE: usize = 4;
+    const ANONYMOUS: usize = 0x20;
+    let [_, length, protection, flags, ..] = arguments;
+    let whole = Bytes::mapped(length as u64, protection, flags);
+    if !whole.charge(request) {
+        return ENOMEM;
+    }
+    let mapped = plain(number::MMAP, arguments);
+    if mapped < 0 && mapped > -4096 {
+        whole.give_back(request);
+    } else if protection & EXECUTE != 0 && flags & ANONYMOUS == 0 {
+        report_text([mapped as u64, (mapped as u64) + length as u64]);
+    } else if whole.memory >= HUGE_PAGE && flags & ANONYMOUS != 0 {
+        ask_for_huge_pages(mapped as usize, length);
+    }
+    mapped
+}
+
+fn remap(request: Request, arguments: [usize; 6]) -> isize {
+    let [_, before, after, ..] = arguments;
+    let more = Bytes::memory((after as u64).saturating_sub(before as u64));
+    if !more.charge(request) {
+        return ENOMEM;
+    }
+    let moved = plain(MREMAP, arguments);
+    if moved < 0 && moved > -4096 {
+        more.give_back(request);
+    }
+    moved
 }
 
 /// Asks for huge pages for memory that a scavenger has mapped: a page walk during a time slice takes the
