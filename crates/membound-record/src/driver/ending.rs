@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use membound_launch::Hold;
 use membound_platform::cpu_time;
-use membound_run::TimerKind;
+use membound_run::{TimerKind, is_time_missing};
 
 use super::patching::now;
 use super::{DELAY_NS, Driver};
@@ -128,12 +128,12 @@ impl Driver {
 
     /// Reports CPU time that the kernel counted but no sample accounts for, unless chance may have spared it.
     pub(super) fn unsampled(&mut self, counted_ns: u64) {
-        const NOTED: f64 = 0.05;
-        const DEVIATIONS: f64 = 3.0;
+        const MIN_PERIODS: u64 = 10;
         let missing_ns = counted_ns.saturating_sub(self.sampled_ns);
-        let chance_ns = DEVIATIONS * self.sampled_squares_ns2.sqrt();
-        let least_ns = chance_ns.max(NOTED * counted_ns as f64);
-        if missing_ns as f64 > least_ns && missing_ns > self.meta.period_ns * 10 {
+        let deviation_ns = self.sampled_squares_ns2.sqrt();
+        if is_time_missing(counted_ns as f64, self.sampled_ns as f64, deviation_ns)
+            && missing_ns > self.meta.period_ns * MIN_PERIODS
+        {
             let reason = format!(
                 "{} ms of CPU time are in no sample: of threads shorter than the period, and of the \
                  kernel where it may not be seen",
