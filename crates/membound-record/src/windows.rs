@@ -15,8 +15,8 @@ use std::time::Duration;
 use membound_run::SiteId;
 
 use self::progress::Progress;
-use self::window::Phase;
 pub(crate) use self::window::{Closed, Now};
+use self::window::{Phase, Window};
 use crate::budget::{Budget, EXCHANGE_NS, Threads, Work};
 use crate::groups::{Groups, Wanted};
 use crate::patcher::Patcher;
@@ -305,25 +305,7 @@ impl Windows {
                 self.phase = self.open(patcher, now, hot);
             }
             Phase::Opening { exchange, window } => {
-                self.phase = if patcher.settled(exchange) {
-                    self.patience_ns = FIRST_EXCHANGE_TIMEOUT_NS;
-                    if now.threads == Threads::Several {
-                        // The thread that makes the exchange takes a processor from a thread that could run.
-                        let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MAX_TAKEN_NS);
-                        self.budget.spend(took_ns as f64);
-                    }
-                    self.exchanges_ns.rotate_left(1);
-                    self.exchanges_ns[2] = now.cpu_ns.saturating_sub(window.since_cpu_ns);
-                    self.begin(patcher, now, window, sites)
-                } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
-                    Phase::Opening { exchange, window }
-                } else {
-                    // A program may stand still, or a large file may take long to plan. That is no fault of
-                    // these groups: the next timeout is longer.
-                    self.unsettled += 1;
-                    self.patience_ns = (2 * self.patience_ns).min(MAX_EXCHANGE_TIMEOUT_NS);
-                    self.fail(patcher, now)
-                };
+                self.phase = self.begin_if_settled(patcher, now, exchange, window, sites);
             }
             Phase::Open {
                 until_cpu_ns,
@@ -360,6 +342,36 @@ impl Windows {
             }
         }
         None
+    }
+
+    /// Begins a window whose patches are requested, once they are in the text.
+    fn begin_if_settled(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        exchange: u64,
+        window: Window,
+        sites: &mut Sites,
+    ) -> Phase {
+        if patcher.settled(exchange) {
+            self.patience_ns = FIRST_EXCHANGE_TIMEOUT_NS;
+            if now.threads == Threads::Several {
+                // The thread that makes the exchange takes a processor from a thread that could run.
+                let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MAX_TAKEN_NS);
+                self.budget.spend(took_ns as f64);
+            }
+            self.exchanges_ns.rotate_left(1);
+            self.exchanges_ns[2] = now.cpu_ns.saturating_sub(window.since_cpu_ns);
+            self.begin(patcher, now, window, sites)
+        } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
+            Phase::Opening { exchange, window }
+        } else {
+            // A program may stand still, or a large file may take long to plan. That is no fault of these groups:
+            // the next timeout is longer.
+            self.unsettled += 1;
+            self.patience_ns = (2 * self.patience_ns).min(MAX_EXCHANGE_TIMEOUT_NS);
+            self.fail(patcher, now)
+        }
     }
 
     /// Removes all patches for good; returns the results of an open window.
