@@ -10,6 +10,8 @@
 //! permitted. They are no help where threads switch often: an interrupt that has to wait until a switch is over finds
 //! another thread, or none, so that two of three samples of a redis server are lost.
 
+use std::time::Duration;
+
 use membound_platform::threads::Scheduled;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -114,6 +116,11 @@ impl RateControl {
         *self.sampled.entry((pid, tid)).or_default() += 1;
     }
 
+    /// Time until context switches are to be read.
+    pub(crate) const fn due_in(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.look_at_ns.saturating_sub(now_ns))
+    }
+
     /// Whether context switches are to be read.
     pub(crate) const fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.look_at_ns
@@ -138,6 +145,11 @@ impl RateControl {
         };
         self.look_at_ns = now_ns + self.look_interval_ns;
         self.look(|(pid, tid)| Scheduled::of(pid, tid));
+        self.decide(serves)
+    }
+
+    /// Chooses the rate; returns it if it changes.
+    fn decide(&mut self, serves: bool) -> Option<Rate> {
         let before = self.rate;
         let max_lost = match serves {
             true => MAX_LOST_SERVING,
@@ -153,9 +165,13 @@ impl RateControl {
         (self.rate != before).then_some(self.rate)
     }
 
-    /// Estimates the loss from the context switches of the threads with the most samples: since the last
-    /// reading, or in all their life if they were not read then.
+    /// Estimates the loss from the context switches of the threads with the most samples, and of those that were read
+    /// last time: since the last reading, or in all their life if they were not read then. Few samples are taken at the
+    /// rare rate, and those that switch often have the fewest.
     fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
+        for thread in self.threads.keys() {
+            self.sampled.entry(*thread).or_default();
+        }
         if self.sampled.is_empty() {
             return;
         }
@@ -205,18 +221,37 @@ mod tests {
         let mut control = RateControl::default();
         // By its life at first: 100 switches in a millisecond, which cost 40 %.
         look(&mut control, 20, 2000);
-        assert_eq!(control.step(FIRST_LOOK_NS, false), Some(Rate::Rare));
+        assert_eq!(control.decide(false), Some(Rate::Rare));
         assert!((control.lost_part() - 0.04).abs() < 1e-9);
         look(&mut control, 40, 2000);
-        assert_eq!(control.step(2 * FIRST_LOOK_NS, false), None, "not due");
         // 3 % are between the limits, 1.6 % are not.
         look(&mut control, 60, 2150);
-        assert_eq!(control.step(1 << 40, false), None);
+        assert_eq!(control.decide(false), None);
         look(&mut control, 80, 2230);
-        assert_eq!(control.step(1 << 41, false), Some(Rate::Usual));
+        assert_eq!(control.decide(false), Some(Rate::Usual));
         assert!((control.lost_part() - 0.016).abs() < 1e-9);
-        assert_eq!(control.step(1 << 42, false), None);
-        assert_eq!(control.step(1 << 43, true), Some(Rate::Rare));
+        assert_eq!(control.decide(true), Some(Rate::Rare));
+    }
+
+    #[test]
+    fn threads_that_switch_often_are_read_again_without_samples() {
+        let mut control = RateControl::default();
+        let look = |control: &mut RateControl, sampled: &[u32], ms: u64| {
+            sampled.iter().for_each(|tid| control.sampled(1, *tid));
+            // The second thread switches 100 times in a millisecond.
+            control.look(|(_, tid)| {
+                Some(Scheduled {
+                    cpu_ns: ms * 1_000_000,
+                    waited_ns: 0,
+                    switches: if tid == 2 { 100 * ms } else { 0 },
+                })
+            });
+        };
+        look(&mut control, &[1, 2], 10);
+        assert_eq!(control.decide(false), Some(Rate::Rare));
+        look(&mut control, &[1], 20);
+        assert_eq!(control.decide(false), None, "the second one goes on");
+        assert!((control.lost - 0.2).abs() < 1e-9);
     }
 
     #[test]

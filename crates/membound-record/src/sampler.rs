@@ -125,7 +125,9 @@ impl Reader {
                 } else {
                     EVERY
                 };
-                self.sampler.wait(every)
+                // Until context switches are read first, threads that switch often lose a part of their time.
+                self.sampler
+                    .wait(every.min(self.rate.due_in(self.clock.now_ns())))
             };
             let over = !matches!(waited, Ok(perf::Waited::Filled | perf::Waited::Elapsed));
             let mut batch = self.read();
