@@ -63,7 +63,7 @@ use unexamined::Unexamined;
 
 /// How long an event is held back for earlier events that arrive later.
 const DELAY_NS: u64 = 50_000_000;
-/// The same while programs serve requests, and what they report is collected rarely.
+/// The same while programs are easily disturbed, and what they report is collected rarely.
 const CALM_DELAY_NS: u64 = 200_000_000;
 /// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
 /// belongs to, and a sampler that gets no processor reports late.
@@ -337,9 +337,15 @@ impl Driver {
             && (self.remote.is_none() || self.is_left_in_peace())
     }
 
-    /// True while nothing is patched in programs that serve requests.
+    /// True while nothing is patched in programs that are easily disturbed.
     fn is_left_in_peace(&self) -> bool {
-        self.windows.is_limited() && self.windows.is_clear()
+        self.is_easily_disturbed() && self.windows.is_clear()
+    }
+
+    /// True for programs that serve requests, and for those whose threads switch often.
+    fn is_easily_disturbed(&self) -> bool {
+        let switches_often = self.sampling.as_ref().is_some_and(Sampling::switches_often);
+        self.windows.is_limited() || switches_often
     }
 
     /// Waits for one iteration, and accepts perf's batches that arrive meanwhile.
@@ -401,7 +407,7 @@ impl Driver {
             self.update_interference(now_ns);
         }
         self.examine(now_ns);
-        let delay_ns = match self.windows.is_limited() {
+        let delay_ns = match self.is_easily_disturbed() {
             true => CALM_DELAY_NS,
             false => DELAY_NS,
         };
@@ -455,7 +461,9 @@ impl Driver {
 
     fn tidy(&mut self, now_ns: u64) {
         self.count_traffic(now_ns);
-        if self.sampled_ns >= self.read_names_at_ns && !self.in_the_way {
+        // Each time that a thread of an easily disturbed program wakes up, it would have to displace the reader.
+        let may_read = !self.in_the_way && !self.is_easily_disturbed();
+        if self.sampled_ns >= self.read_names_at_ns && may_read {
             self.read_names_at_ns = 2 * self.sampled_ns;
             self.read_names();
         }

@@ -34,6 +34,8 @@ const MIN_UNSAMPLED_SHARE: f64 = 0.5;
 /// reading, threads that switch often lose a fifth of their time.
 const FIRST_LOOK_NS: u64 = 20_000_000;
 const MAX_LOOK_INTERVAL_NS: u64 = 200_000_000;
+/// The same while no thread is sampled.
+const IDLE_LOOK_INTERVAL_NS: u64 = 40_000_000;
 /// The same while few samples are taken.
 const RARE_LOOK_INTERVAL_NS: u64 = 1_000_000_000;
 /// Of how many threads they are read.
@@ -140,6 +142,8 @@ impl RateControl {
             return None;
         }
         self.look_interval_ns = match self.rate {
+            // A server that waits for its first requests.
+            Rate::Usual if self.sampled.is_empty() => IDLE_LOOK_INTERVAL_NS,
             Rate::Usual | Rate::Processors => (2 * self.look_interval_ns).min(MAX_LOOK_INTERVAL_NS),
             Rate::Rare => RARE_LOOK_INTERVAL_NS,
         };
@@ -272,9 +276,13 @@ mod tests {
 
     #[test]
     fn context_switches_are_read_early_and_then_less_often() {
-        let read_ms = |mut control: RateControl| -> Vec<u64> {
+        // Sampled from a time on; its number is no process's, so that nothing is read.
+        let read_ms = |mut control: RateControl, from_ms: u64| -> Vec<u64> {
             (0..4000)
                 .filter(|ms| {
+                    if *ms >= from_ms {
+                        control.sampled(u32::MAX, 1);
+                    }
                     let due_ns = control.look_at_ns;
                     control.step(ms * 1_000_000, false);
                     control.look_at_ns != due_ns
@@ -282,15 +290,19 @@ mod tests {
                 .collect()
         };
         assert_eq!(
-            read_ms(RateControl::default())[..5],
+            read_ms(RateControl::default(), 0)[..5],
             [20, 60, 140, 300, 500]
         );
+        // While it waits for its first requests, and then.
+        let after_a_pause = read_ms(RateControl::default(), 490);
+        assert_eq!(after_a_pause[..3], [20, 60, 100]);
+        assert_eq!(after_a_pause[12..16], [500, 580, 740, 940]);
         let rare = RateControl {
             rate: Rate::Rare,
             lost: 1.0,
             ..RateControl::default()
         };
-        assert_eq!(read_ms(rare)[..3], [20, 1020, 2020]);
+        assert_eq!(read_ms(rare, 0)[..3], [20, 1020, 2020]);
     }
 
     #[test]

@@ -13,13 +13,14 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::perf::{self, Bell, Mode, Named, PerfEvent};
-use crate::rate::RateControl;
+use crate::rate::{Rate, RateControl};
 use crate::sampling::{RawSample, ResolvedSample};
 use crate::world::World;
 
 /// Poll interval of the rings while patches depend on samples.
 const EVERY: Duration = Duration::from_millis(24);
-/// The same while no program has an agent, or programs serve requests: each poll delays those in progress.
+/// The same while no program has an agent, programs serve requests, or their threads switch often: each poll delays
+/// requests in progress, or threads that wait for each other.
 pub(crate) const CALM_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What the thread sends to the driver after each poll.
@@ -41,6 +42,7 @@ pub(crate) struct Batch {
 pub(crate) struct Sampling {
     stop: Arc<AtomicBool>,
     serves: Arc<AtomicBool>,
+    switches_often: Arc<AtomicBool>,
     bell: Arc<Bell>,
     thread: JoinHandle<u64>,
     /// The receiving end of its batches.
@@ -58,13 +60,14 @@ impl Sampling {
         let stop = Arc::new(AtomicBool::new(false));
         let bell = sampler.bell();
         let (sender, batches) = channel();
-        let serves = Arc::new(AtomicBool::new(false));
+        let [serves, switches_often] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let reader = Reader {
             sampler,
             clock,
             world,
             remote,
             serves: Arc::clone(&serves),
+            switches_often: Arc::clone(&switches_often),
             counted: FxHashMap::default(),
             rate: RateControl::default(),
         };
@@ -75,6 +78,7 @@ impl Sampling {
         Ok(Self {
             stop,
             serves,
+            switches_often,
             bell,
             thread,
             batches,
@@ -85,6 +89,12 @@ impl Sampling {
     /// threads switch at all often.
     pub(crate) fn serves(&self) {
         self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether threads switch so often that they are sampled rarely: threads that wait for each other lose a fraction
+    /// of a millisecond whenever another thread wakes up in between.
+    pub(crate) fn switches_often(&self) -> bool {
+        self.switches_often.load(Ordering::Relaxed)
     }
 
     /// Makes the thread read and send at once.
@@ -108,6 +118,7 @@ struct Reader {
     world: Arc<Mutex<World>>,
     remote: Option<Remote>,
     serves: Arc<AtomicBool>,
+    switches_often: Arc<AtomicBool>,
     /// CPU time of threads that have ended, summed over CPUs.
     counted: FxHashMap<ThreadId, u64>,
     rate: RateControl,
@@ -120,7 +131,8 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                let every = if self.remote.is_none() || self.serves() {
+                let is_calm = self.serves() || self.switches_often.load(Ordering::Relaxed);
+                let every = if self.remote.is_none() || is_calm {
                     CALM_INTERVAL
                 } else {
                     EVERY
@@ -154,6 +166,8 @@ impl Reader {
         let Some(rate) = self.rate.step(now_ns, self.serves()) else {
             return;
         };
+        self.switches_often
+            .store(rate == Rate::Rare, Ordering::Relaxed);
         if self.sampler.sample(rate).is_err() {
             // The timers stay as they are, and cost no more than before.
             self.rate = RateControl::default();

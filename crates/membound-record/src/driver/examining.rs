@@ -21,6 +21,9 @@ const MAX_EVENTS: usize = 200_000;
 const ACTIVE_NS: u64 = 300_000_000;
 /// CPU time for which samples are examined in one iteration.
 const ITERATION_CPU_NS: u64 = 20_000_000;
+/// Share of the time so far for which samples of programs that serve requests are examined: where all processors are
+/// busy, requests wait for that long, and these must not be one of a hundred.
+const SHARE_WHILE_SERVING: f64 = 0.004;
 
 impl Driver {
     /// Examines as many held samples as the program can be charged for now.
@@ -34,9 +37,7 @@ impl Driver {
         {
             return;
         }
-        // Reading code takes tens of milliseconds, in which requests take longer.
-        let is_put_off = self.can_wait() && self.serving.found() != Occupation::Computes;
-        if is_put_off && !self.over && !self.holds_too_many() {
+        if self.is_put_off(now_ns) {
             return;
         }
         let is_free = !self.can_wait() && !self.in_the_way;
@@ -53,6 +54,14 @@ impl Driver {
             }
             self.unexamined.examined_ns = before_ns + cpu_time::of_this_thread() - begun_ns;
         }
+    }
+
+    /// True while requests must not wait for the examination of samples, which reads code for tens of milliseconds.
+    fn is_put_off(&self, now_ns: u64) -> bool {
+        let may_serve = self.serving.found() != Occupation::Computes;
+        let wanted_ns = self.unexamined.examined_ns + ITERATION_CPU_NS;
+        let is_affordable = wanted_ns as f64 <= SHARE_WHILE_SERVING * now_ns as f64;
+        may_serve && (self.can_wait() || !is_affordable) && !self.over && !self.holds_too_many()
     }
 
     /// Examines all held samples.
