@@ -84,6 +84,12 @@ impl Stat {
         Some(user.saturating_add(self.field(Self::SYSTEM)?))
     }
 
+    /// The part of [`Self::cpu_ticks`] that it has spent in the kernel.
+    #[must_use]
+    pub fn kernel_ticks(&self) -> Option<u64> {
+        self.field(Self::SYSTEM)
+    }
+
     /// Start time, as [`started`] returns it.
     #[must_use]
     pub fn started(&self) -> Option<u64> {
@@ -129,6 +135,7 @@ mod tests {
         assert!(stat.is_stopped() && !stat.has_ended());
         assert_eq!(stat.parent(), Some(4));
         assert_eq!(stat.cpu_ticks(), Some(14 + 15));
+        assert_eq!(stat.kernel_ticks(), Some(15));
         assert_eq!(stat.started(), Some(22));
         assert_eq!(stat.cpu(), Some(39));
         assert_eq!(stat.heap_start(), Some(47));

@@ -477,10 +477,15 @@ impl Driver {
         let pids: Vec<u32> = alive.iter().map(|(pid, _)| *pid).collect();
         let occupation = self.serving.look(now_ns, &pids);
         self.windows.defer(occupation == Occupation::Undecided);
-        if occupation == Occupation::Serves && !self.windows.is_limited() {
-            self.windows.limit(self.cpu_time.of(pids));
+        let serves = occupation == Occupation::Serves;
+        if serves != self.windows.is_limited() {
+            if serves {
+                self.windows.limit(self.cpu_time.of(pids));
+            } else {
+                self.windows.lift_limit();
+            }
             if let Some(sampling) = &self.sampling {
-                sampling.serves();
+                sampling.serves(serves);
             }
         }
         if alive.is_empty() {

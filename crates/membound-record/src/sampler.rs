@@ -85,10 +85,10 @@ impl Sampling {
         })
     }
 
-    /// Notes that programs serve requests: from now on, rings are polled rarely, and samples are rare where
-    /// threads switch at all often.
-    pub(crate) fn serves(&self) {
-        self.serves.store(true, Ordering::Relaxed);
+    /// Notes whether programs serve requests: if so, rings are polled rarely, and samples are rare where threads switch
+    /// at all often.
+    pub(crate) fn serves(&self, serves: bool) {
+        self.serves.store(serves, Ordering::Relaxed);
     }
 
     /// Whether threads switch so often that they are sampled rarely: threads that wait for each other lose a fraction

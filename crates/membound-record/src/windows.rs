@@ -155,6 +155,11 @@ impl Windows {
         });
     }
 
+    /// The programs do not serve requests after all.
+    pub(crate) const fn lift_limit(&mut self) {
+        self.limited = None;
+    }
+
     /// Opens no window while `yes`: programs may serve requests.
     pub(crate) const fn defer(&mut self, yes: bool) {
         self.is_deferred = yes;
@@ -166,7 +171,7 @@ impl Windows {
         !self.is_deferred && limited.is_none_or(|limited| limited.permits(cpu_ns))
     }
 
-    /// True after [`Self::limit`].
+    /// True after [`Self::limit`], until [`Self::lift_limit`].
     pub(crate) const fn is_limited(&self) -> bool {
         self.limited.is_some()
     }
