@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use membound_launch::{Live, Options, TimerReceiver, TimerSample, Timers};
 use membound_rewrite::patch::{self, Accesses, Body, Hooks};
+use membound_testkit::inconclusive;
 
 use crate::fixture::{Fixture, busy, could_be_patched};
 
@@ -54,6 +55,8 @@ struct Printed {
     /// CPU time of the first thread before the program began.
     before: BTreeMap<u32, u64>,
     children: BTreeMap<u32, u64>,
+    /// Time for which threads were runnable and had no processor.
+    waited: BTreeMap<u32, u64>,
 }
 
 impl Printed {
@@ -70,7 +73,16 @@ impl Printed {
             threads: of("thread "),
             before: of("before "),
             children: of("child "),
+            waited: of("waited "),
         }
+    }
+
+    /// Whether a thread had no processor for longer than it ran. The kernel checks a timer when a clock
+    /// tick meets its thread; where threads compete, ticks miss one of 400 ms for up to 114 ms.
+    fn is_crowded(&self) -> bool {
+        let used = |thread| self.threads.get(thread).or(self.children.get(thread));
+        let mut waits = self.waited.iter();
+        waits.any(|(thread, waited)| used(thread).is_some_and(|used| waited > used))
     }
 }
 
@@ -128,9 +140,14 @@ fn tail(kept: &Kept) -> u64 {
 fn assert_covered(kept: &Kept, printed: &Printed, thread: u32, used: u64) {
     let weight = weight(kept, thread);
     let before = printed.before.get(&thread).copied().unwrap_or(0);
+    // A thread reads its own clock some moments before its last sample.
+    assert!(weight <= used + 5_000_000, "{weight} of {used}");
+    if printed.is_crowded() {
+        inconclusive("others had the processors: ticks missed threads");
+        return;
+    }
     assert!(
-        // A thread reads its own clock some moments before its last sample.
-        weight <= used + 5_000_000 && weight + tail(kept) + before >= used,
+        weight + tail(kept) + before >= used,
         "{weight} of {used}, {before} before, {} samples lost",
         kept.lost
     );
@@ -152,7 +169,8 @@ fn weights_add_up_to_the_time_of_each_thread() {
         assert_covered(&kept, &printed, *thread, *used);
     }
     let (used, sampled) = kept.covered.values().max().copied().expect("it is told");
-    assert!(sampled <= used && sampled + 4 * tail(&kept) >= used);
+    assert!(sampled <= used);
+    assert!(sampled + 4 * tail(&kept) >= used || printed.is_crowded());
     // Nearly all of it is spent in one function, called through two others.
     let whole: u64 = kept
         .samples
@@ -245,6 +263,10 @@ fn masks_sets_and_every_signal_stay_the_programs() {
     let (thread, _) = printed.threads.first_key_value().expect("it says");
     // Samples were also taken while all signals were blocked, and after it had begun to wait for each
     // number: if they had really been blocked, one sample would represent most of the time.
+    if printed.is_crowded() {
+        inconclusive("others had the processors: ticks missed threads");
+        return;
+    }
     let samples = kept.samples.iter().filter(|(_, it)| it.thread == *thread);
     let longest = samples.map(|(_, sample)| sample.weight_ns).max();
     let whole = weight(&kept, *thread);
@@ -274,11 +296,15 @@ fn children_are_sampled_with_their_threads() {
     for (child, used) in &printed.children {
         let of_child = kept.samples.iter().filter(|(pid, _)| pid == child);
         let weight: u64 = of_child.map(|(_, sample)| sample.weight_ns).sum();
+        // A child reads its own clock a moment before its last sample.
+        assert!(weight <= used + 1_000_000, "{weight} of {used}");
+        if printed.is_crowded() {
+            inconclusive("others had the processors: ticks missed threads");
+            continue;
+        }
         // Three threads at most.
-        let tails = 3 * tail(&kept);
         assert!(
-            // A child reads its own clock a moment before its last sample.
-            weight <= used + 1_000_000 && weight + tails >= *used,
+            weight + 3 * tail(&kept) >= *used,
             "{weight} of {used}, {} samples lost",
             kept.lost
         );
