@@ -171,6 +171,8 @@ pub(crate) struct Driver {
     unexamined: Unexamined,
     written_ns: u64,
     tidied_ns: u64,
+    /// How long an event is held back.
+    delay_ns: u64,
     look_from: usize,
     serving: Serving,
     /// Samples in the file.
@@ -281,6 +283,7 @@ impl Driver {
             unexamined: Unexamined::default(),
             written_ns: 0,
             tidied_ns: 0,
+            delay_ns: DELAY_NS,
             look_from: 0,
             serving: Serving::default(),
             samples: 0,
@@ -407,11 +410,11 @@ impl Driver {
             self.update_interference(now_ns);
         }
         self.examine(now_ns);
-        let delay_ns = match self.is_easily_disturbed() {
-            true => CALM_DELAY_NS,
-            false => DELAY_NS,
-        };
-        let horizon_ns = horizon_ns(now_ns, delay_ns, self.sampled_until_ns);
+        if self.is_easily_disturbed() {
+            // For good: what was collected rarely until now arrives that late once more.
+            self.delay_ns = CALM_DELAY_NS;
+        }
+        let horizon_ns = horizon_ns(now_ns, self.delay_ns, self.sampled_until_ns);
         // A sample is matched with the blocks of its own time: events do not overtake unexamined samples.
         let first_ns = self.unexamined.first_ns().unwrap_or(u64::MAX);
         self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
