@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use iced_x86::Register;
+
 /// A general register by its number in the instruction set (rax 0 … r15 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gpr(u8);
@@ -36,6 +38,13 @@ impl Gpr {
     pub const fn new(number: u8) -> Self {
         assert!(number < 16, "there are sixteen general registers");
         Self(number)
+    }
+
+    /// The general register of 64 bits that is `register`; `None` if that is another kind.
+    #[must_use]
+    pub fn of(register: Register) -> Option<Self> {
+        let number = register.is_gpr64().then(|| register.number())?;
+        u8::try_from(number).ok().map(Self::new)
     }
 
     /// The register's number in the instruction set, 0–15.

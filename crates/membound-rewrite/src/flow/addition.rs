@@ -46,7 +46,7 @@ pub fn addition(instruction: &Instruction) -> Option<Addition> {
         _ => return None,
     };
     Some(Addition {
-        register: Gpr::new(u8::try_from(target.number()).ok()?),
+        register: Gpr::of(target.full_register())?,
         by,
         bits: if target.is_gpr64() { 64 } else { 32 },
     })

@@ -6,12 +6,12 @@
 
 use std::ops::{Range, RangeInclusive};
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::Instruction;
 
 use super::emit::Address;
 use super::loop_saves::LoopSaves;
-use super::operand::{Operand, gpr};
-use crate::flow::{Access, Analyst, Direction, access};
+use super::operand::Operand;
+use crate::flow::{Access, Analyst, Direction, access, addition};
 use crate::{Gpr, RegisterSet};
 
 /// Bytes of a cache line.
@@ -235,31 +235,9 @@ impl Steps {
 
 /// The constant that an instruction adds to a 64-bit register, if it does nothing else to registers.
 fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
-    if instruction.op_count() == 0 || instruction.op0_kind() != OpKind::Register {
-        return None;
-    }
-    let register = gpr(instruction.op0_register())?;
-    let constant = || {
-        let is_immediate = matches!(
-            instruction.op1_kind(),
-            OpKind::Immediate8to64 | OpKind::Immediate32to64
-        );
-        is_immediate.then(|| instruction.immediate(1).cast_signed())
-    };
-    let by = match instruction.mnemonic() {
-        Mnemonic::Inc => 1,
-        Mnemonic::Dec => -1,
-        Mnemonic::Add => constant()?,
-        Mnemonic::Sub => constant()?.checked_neg()?,
-        Mnemonic::Lea => {
-            let own = gpr(instruction.memory_base()) == Some(register);
-            let plain = own && instruction.memory_index() == Register::None;
-            plain.then(|| instruction.memory_displacement64().cast_signed())?
-        }
-        _ => return None,
-    };
+    let added = addition(instruction).filter(|added| added.bits == 64)?;
     // Bounded so that the sum of two does not overflow.
-    (by.unsigned_abs() < 1 << 32).then_some((register, by))
+    (added.by.unsigned_abs() < 1 << 32).then_some((added.register, added.by))
 }
 
 #[cfg(test)]

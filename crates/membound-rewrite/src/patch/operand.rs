@@ -52,12 +52,12 @@ fn address(instruction: &Instruction) -> Option<Address> {
     let base = match instruction.memory_base() {
         Register::RIP => return Some(Address::Module(instruction.ip_rel_memory_address())),
         Register::None => None,
-        register => Some(gpr(register)?),
+        register => Some(Gpr::of(register)?),
     };
     let index = match instruction.memory_index() {
         Register::None => None,
         register => Some((
-            gpr(register)?,
+            Gpr::of(register)?,
             u8::try_from(instruction.memory_index_scale().trailing_zeros()).ok()?,
         )),
     };
@@ -68,12 +68,6 @@ fn address(instruction: &Instruction) -> Option<Address> {
         index,
         displacement,
     })
-}
-
-/// A 64-bit general register as [`Gpr`]; `None` for others.
-pub(super) fn gpr(register: Register) -> Option<Gpr> {
-    let wide = register.is_gpr64() && register != Register::None;
-    wide.then(|| Gpr::new(u8::try_from(register.number()).expect("sixteen registers")))
 }
 
 impl Address {

@@ -171,12 +171,8 @@ fn pieces(instructions: &[Instruction], start: u64) -> Vec<u32> {
 
 /// The index of the instruction at an address.
 pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
-    index_in(&function.instructions, address)
-}
-
-/// The index of the instruction at an address among the instructions of a function.
-pub(super) fn index_in(instructions: &[Instruction], address: u64) -> Option<usize> {
-    instructions
+    function
+        .instructions
         .binary_search_by_key(&address, Instruction::ip)
         .ok()
 }

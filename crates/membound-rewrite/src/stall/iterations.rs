@@ -108,7 +108,7 @@ impl CodeFunction {
     /// See [`super::Code::loop_body`].
     #[must_use]
     pub fn loop_body(&self, entry: u64) -> Option<LoopBody> {
-        LoopBody::of(&self.function().instructions, entry)
+        LoopBody::of(self.function(), entry)
     }
 }
 

@@ -5,8 +5,9 @@ use iced_x86::{
     Register, RflagsBits,
 };
 
-use super::function::index_in;
+use super::function::index_of;
 use crate::Gpr;
+use crate::code::Function;
 use crate::flow::{self, Access, Addressing, Direction};
 use crate::op_access::writes;
 
@@ -66,9 +67,10 @@ pub struct LoopBody {
 
 impl LoopBody {
     /// The loop that is entered at `entry`; `None` if it has another form, or cannot be executed apart from its
-    /// program. `code` contains the instructions of the function.
-    pub(super) fn of(code: &[Instruction], entry: u64) -> Option<Self> {
-        let from = |start: u64| Self::until_branch(&code[index_in(code, start)?..]);
+    /// program.
+    pub(super) fn of(function: &Function, entry: u64) -> Option<Self> {
+        let from =
+            |start: u64| Self::until_branch(&function.instructions[index_of(function, start)?..]);
         let first = from(entry)?;
         let back_to = first.jump().near_branch_target();
         // A compiler that does not optimise puts the condition last, and enters the loop there.
@@ -313,8 +315,7 @@ fn registers_of(instruction: &Instruction) -> Option<(Register, Register, u32)> 
 /// What an instruction adds to a register; `None` if that is no constant.
 fn added(instruction: &Instruction, register: Register) -> Option<i64> {
     let added = flow::addition(instruction)?;
-    let is_it = register.is_gpr64() && Gpr::new(register.number() as u8) == added.register;
-    is_it.then_some(added.by)
+    (Gpr::of(register) == Some(added.register)).then_some(added.by)
 }
 
 /// Extensions of the instruction set whose instructions only compute.
