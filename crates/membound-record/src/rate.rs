@@ -100,6 +100,11 @@ impl RateControl {
         }
     }
 
+    /// Whether threads switch so often that they are sampled rarely.
+    pub(crate) const fn is_rare(&self) -> bool {
+        matches!(self.rate, Rate::Rare)
+    }
+
     /// Whether samples are those of processors, on which other processes run too.
     pub(crate) const fn is_of_processors(&self) -> bool {
         matches!(self.rate, Rate::Processors)
@@ -169,9 +174,9 @@ impl RateControl {
         (self.rate != before).then_some(self.rate)
     }
 
-    /// Estimates the loss from the context switches of the threads with the most samples, and of those that were read
-    /// last time: since the last reading, or in all their life if they were not read then. Few samples are taken at the
-    /// rare rate, and those that switch often have the fewest.
+    /// Estimates the loss from context switches since the last reading. Reads the threads with the most samples, with
+    /// their whole life if they are new, and reads the threads of the last reading again: at the rare rate, a thread
+    /// that mostly sleeps has no sample.
     fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
         for thread in self.threads.keys() {
             self.sampled.entry(*thread).or_default();

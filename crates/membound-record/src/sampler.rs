@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::perf::{self, Bell, Mode, Named, PerfEvent};
-use crate::rate::{Rate, RateControl};
+use crate::rate::RateControl;
 use crate::sampling::{RawSample, ResolvedSample};
 use crate::world::World;
 
@@ -131,7 +131,7 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                let is_calm = self.serves() || self.switches_often.load(Ordering::Relaxed);
+                let is_calm = self.serves() || self.rate.is_rare();
                 let every = if self.remote.is_none() || is_calm {
                     CALM_INTERVAL
                 } else {
@@ -166,12 +166,12 @@ impl Reader {
         let Some(rate) = self.rate.step(now_ns, self.serves()) else {
             return;
         };
-        self.switches_often
-            .store(rate == Rate::Rare, Ordering::Relaxed);
         if self.sampler.sample(rate).is_err() {
             // The timers stay as they are, and cost no more than before.
             self.rate = RateControl::default();
         }
+        self.switches_often
+            .store(self.rate.is_rare(), Ordering::Relaxed);
     }
 
     fn read(&mut self) -> Batch {

@@ -80,22 +80,23 @@ impl Serving {
             } else {
                 let accepts = pids.iter().any(|pid| accepts_connections(&root, *pid));
                 self.found = self.decide(accepts, || scheduled(&root, pids));
-                self.ticks_before = ticks(pids);
+                if self.found == Occupation::Serves {
+                    self.ticks_before = ticks(pids);
+                }
             }
         }
         self.found
     }
 
-    /// Looks whether programs that seemed to serve requests compute: the start of those that use MPI waits often too.
+    /// Decides whether programs that seemed to serve requests compute. A program that uses MPI waits often while it
+    /// starts.
     fn reconsider(&mut self, now: Scheduled, ticks: [u64; 2]) {
         let cpu_ns = now.cpu_ns.saturating_sub(self.before.cpu_ns);
         if cpu_ns < MIN_COMPUTING_NS {
             return;
         }
-        let switches = now.switches.saturating_sub(self.before.switches);
         let [all, in_kernel] = [0, 1].map(|it| ticks[it].saturating_sub(self.ticks_before[it]));
-        let is_seldom = switches.saturating_mul(1_000_000_000)
-            < cpu_ns.saturating_mul(MAX_COMPUTING_SWITCHES_A_SECOND);
+        let is_seldom = !self.switches_at_least(MAX_COMPUTING_SWITCHES_A_SECOND, now);
         if is_seldom && (in_kernel as f64) < MAX_COMPUTING_KERNEL_SHARE * all as f64 {
             self.found = Occupation::Computes;
         }
@@ -111,13 +112,19 @@ impl Serving {
         if cpu_ns < MIN_CPU_NS {
             return Occupation::Undecided;
         }
-        let switches = now.switches.saturating_sub(self.before.switches);
+        let waits_often = self.switches_at_least(MIN_SWITCHES_A_SECOND, now);
         self.before = now;
-        match switches.saturating_mul(1_000_000_000) >= cpu_ns.saturating_mul(MIN_SWITCHES_A_SECOND)
-        {
+        match waits_often {
             true => Occupation::Serves,
             false => Occupation::Computes,
         }
+    }
+
+    /// Whether threads were given a CPU that often per second of CPU time since the last decision.
+    const fn switches_at_least(&self, a_second: u64, now: Scheduled) -> bool {
+        let cpu_ns = now.cpu_ns.saturating_sub(self.before.cpu_ns);
+        let switches = now.switches.saturating_sub(self.before.switches);
+        switches.saturating_mul(1_000_000_000) >= cpu_ns.saturating_mul(a_second)
     }
 }
 
