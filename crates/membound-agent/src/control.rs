@@ -53,17 +53,17 @@ pub(crate) fn converse_with_flags(event: Event, range: [u64; 2], flags: u32) -> 
     let mut carried_out = true;
     let tries = tries();
     loop {
-        let (mut command, descriptor) = receive(&socket, tries)?;
+        let (command, descriptor) = receive(&socket, tries)?;
         let is_chained = command.action & CHAINED != 0;
-        command.action &= !CHAINED;
-        if command.action == Action::Go as u32 {
+        let action = Action::from_number(command.action & !CHAINED);
+        if action == Some(Action::Go) {
             return Ok(());
         }
         let mut reply = Reply::default();
         let outcome = if is_chained && !carried_out {
             Err(Failure::from(Errno::ECANCELED))
         } else {
-            obey(&command, descriptor.as_ref(), &mut quiet)
+            obey(action, &command, descriptor.as_ref(), &mut quiet)
         };
         carried_out = outcome.is_ok();
         match outcome {
@@ -106,17 +106,17 @@ fn hello(event: Event, range: [u64; 2], flags: u32, settings: &Settings) -> Hell
 }
 
 fn obey(
+    action: Option<Action>,
     command: &Command,
     descriptor: Option<&Descriptor>,
     quiet: &mut Quiet,
 ) -> Result<u64, Failure> {
-    let action = Action::from_number(command.action).ok_or_else(Failure::malformed)?;
     match action {
-        // It ends the conversation.
-        Action::Go => Err(Failure::malformed()),
-        Action::Map => map(command, descriptor),
-        Action::Unmap => unmap(command),
-        Action::Text => {
+        // A number that is no action, or the one that ends the conversation.
+        None | Some(Action::Go) => Err(Failure::malformed()),
+        Some(Action::Map) => map(command, descriptor),
+        Some(Action::Unmap) => unmap(command),
+        Some(Action::Text) => {
             let file =
                 descriptor.ok_or_else(|| Failure::new(Errno::EINVAL, Refusal::NoDescriptor))?;
             let batch = text::Batch::open(command, file)?;
@@ -126,33 +126,33 @@ fn obey(
                 None => Err(Failure::malformed()),
             }
         }
-        Action::Register => areas::register(command).map(|()| 0),
-        Action::Forget => {
+        Some(Action::Register) => areas::register(command).map(|()| 0),
+        Some(Action::Forget) => {
             areas::forget(command.address);
             Ok(0)
         }
-        Action::Listen => {
+        Some(Action::Listen) => {
             if command.mode != 0 {
                 loader::report_from_control_thread();
             }
             start(command.address).map(|()| 0)
         }
-        Action::AdoptSignals => Ok(handlers::adopt()),
-        Action::Unwind => unwind::register(command).map(|()| 0),
-        Action::ForgetUnwind => {
+        Some(Action::AdoptSignals) => Ok(handlers::adopt()),
+        Some(Action::Unwind) => unwind::register(command).map(|()| 0),
+        Some(Action::ForgetUnwind) => {
             unwind::forget(
                 command.address,
                 command.address.saturating_add(command.length),
             );
             Ok(0)
         }
-        Action::Allocations => allocations::begin(command).map(|()| 0),
-        Action::Scavenger => scavenger::start(command, live_home_thread).map(|()| 0),
-        Action::RunQueues => scheduler::begin(command).map(|()| 0),
-        Action::Requests => requests::begin(command).map(|()| 0),
-        Action::Hold => trial::run(command.address),
-        Action::Timers => timers::begin(command, quiet, tick::address()),
-        Action::Rings => {
+        Some(Action::Allocations) => allocations::begin(command).map(|()| 0),
+        Some(Action::Scavenger) => scavenger::start(command, live_home_thread).map(|()| 0),
+        Some(Action::RunQueues) => scheduler::begin(command).map(|()| 0),
+        Some(Action::Requests) => requests::begin(command).map(|()| 0),
+        Some(Action::Hold) => trial::run(command.address),
+        Some(Action::Timers) => timers::begin(command, quiet, tick::address()),
+        Some(Action::Rings) => {
             sample_rings::use_rings(command.address);
             Ok(0)
         }

@@ -13,7 +13,7 @@ use membound_wire::{
 };
 
 use crate::disposition::{Disposition, disposition};
-use crate::signal_frame::{REGISTERS_OFFSET, Registers};
+use crate::signal_frame::{Arrived, Registers};
 use crate::sys;
 use crate::timers::{self, Ring, Use};
 use crate::unwind::{Begin, Registers as UnwindRegisters, Stack, Walk};
@@ -77,22 +77,22 @@ pub(crate) fn wait_for_signals([set, information, timeout, size]: [u64; 4]) -> i
 ///
 /// Called by the kernel with what it passes to a handler with SA_SIGINFO.
 unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
-    // SAFETY: these are a siginfo's fields.
-    let code: i32 = unsafe { memory::get(information + 8) };
-    // SAFETY: as above.
-    let value: u64 = unsafe { memory::get(information + 24) };
-    if !timers::is_tick(code, value) {
+    let arrived = Arrived {
+        signal,
+        information,
+        context,
+    };
+    let value = arrived.value();
+    if !timers::is_tick(arrived.code(), value) {
         foreign(signal, information, context);
         return;
     }
-    let place = context + REGISTERS_OFFSET;
-    // SAFETY: the kernel put the registers there.
-    let registers: Registers = unsafe { memory::get(place) };
+    let registers = arrived.registers();
     let state = registers.state();
     if let Some(ring) = timers::ring_of(value) {
         sample(ring, signal, &state);
     }
-    again(place, registers);
+    again(arrived.registers_place(), registers);
     // SAFETY: the context is the kernel's.
     unsafe { original_state::leave_overwritten_text(context) };
 }
