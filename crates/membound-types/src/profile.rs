@@ -107,8 +107,9 @@ pub struct Elsewhere {
     /// `memory_bound` by level.
     pub levels: LevelShares,
     /// Time without stalls there ÷ here, assuming the same number of core clock cycles. The interval
-    /// includes the ratio of the first caches' latencies. Missing if a clock is unknown; the time without
-    /// stalls is then assumed to stay the same.
+    /// includes the ratio of the first caches' latencies and, between cores of different designs, a factor
+    /// for the work per cycle. Missing if a clock is unknown; the time without stalls is then assumed to stay
+    /// the same.
     #[serde(default)]
     pub compute_ratio: Outcome<Figure>,
     /// Run time there ÷ run time here, from the stalls and `compute_ratio`.

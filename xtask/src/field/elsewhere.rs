@@ -1,5 +1,7 @@
 //! Predictions for other machines, compared with what the same entry took there.
 
+use membound_model::stats::median;
+
 use super::entry::{Entry, Threads};
 use super::kept::Kept;
 use super::recorded::MACHINES;
@@ -7,6 +9,9 @@ use super::session::{Mode, Row};
 
 /// Relative difference up to which two run times of the same program on the same machine are the same.
 const SAME: f64 = 0.05;
+
+/// Runs of the field on a machine whose median is its run time: single runs differ by 10 %.
+const NEWEST: usize = 3;
 
 /// A prediction and what came true.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,19 +50,19 @@ pub(super) fn checked<'a>(
             continue;
         };
         for prediction in row.recorded.iter().flat_map(|it| &it.elsewhere) {
-            let Some((_, to)) = MACHINES
-                .iter()
-                .find(|(name, _)| *name == prediction.machine)
-            else {
+            // The source of its figures follows a machine's name, in brackets.
+            let machine = prediction.machine.split(" (").next();
+            let Some((_, to)) = MACHINES.iter().find(|(name, _)| Some(*name) == machine) else {
                 continue;
             };
-            if let (true, Some(there_s)) = (*to != from, alone_s(runs, to, &row.entry)) {
+            let times = alone_s(runs, to, &row.entry).zip(alone_s(runs, from, &row.entry));
+            if let (true, Some((there_s, here_s))) = (*to != from, times) {
                 found.push(Checked {
                     entry: &row.entry,
                     from,
                     to,
                     predicted: prediction.ratio,
-                    measured: there_s / row.alone_s,
+                    measured: there_s / here_s,
                 });
             }
         }
@@ -70,12 +75,17 @@ fn is_work(entries: &[Entry], name: &str) -> bool {
     entry.is_some_and(|it| it.threads == Threads::Single && it.run.is_some())
 }
 
-/// Newest run time of an entry alone on processors of a microarchitecture.
+/// Run time of an entry alone on processors of a microarchitecture: median of its newest runs.
 fn alone_s(runs: &[Kept], microarchitecture: &str, entry: &str) -> Option<f64> {
     let there = runs
         .iter()
         .rev()
         .filter(|run| run.microarchitecture() == Some(microarchitecture));
-    let mut rows = there.flat_map(|run| &run.summary.rows);
-    rows.find(|row| row.entry == entry).map(|row| row.alone_s)
+    // All modes of one run share its run time alone.
+    let of_run = |run: &Kept| {
+        let row = run.summary.rows.iter().find(|row| row.entry == entry);
+        row.map(|row| row.alone_s)
+    };
+    let times: Vec<f64> = there.filter_map(of_run).take(NEWEST).collect();
+    median(&times)
 }

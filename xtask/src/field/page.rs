@@ -347,8 +347,7 @@ mod tests {
         let here = |entry: &str, low: f64| {
             let mut here = run("2026-01-02T00:00:00Z", entry, 0.1);
             here.machine.cpu.microarchitecture = Some("Golden Cove".to_owned());
-            let prediction =
-                serde_json::json!([{ "machine": "amd-zen4-guest", "ratio": [1.5, low, 2.0] }]);
+            let prediction = serde_json::json!([{ "machine": "amd-zen4-guest (measured)", "ratio": [1.5, low, 2.0] }]);
             let mut recorded = Recorded::of(&serde_json::Value::Null);
             recorded.elsewhere = serde_json::from_value(prediction).unwrap();
             here.summary.rows[0].recorded = Some(recorded);

@@ -43,15 +43,49 @@ struct Mix {
     gb_s: f64,
 }
 
+/// Which values of the machine profile's intervals are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Within {
+    /// Measured latencies and bandwidths, and both ends of the caches' sizes.
+    Measured,
+    /// The end of each interval with which programs are fastest.
+    Fastest,
+    /// The end of each interval with which programs are slowest.
+    Slowest,
+}
+
+impl Within {
+    fn of(self, measured: f64, fastest: f64, slowest: f64) -> f64 {
+        match self {
+            Self::Measured => measured,
+            Self::Fastest => fastest,
+            Self::Slowest => slowest,
+        }
+    }
+
+    fn latency_ns(self, level: &Level) -> f64 {
+        self.of(
+            level.latency_ns,
+            level.latency_low_ns,
+            level.latency_high_ns,
+        )
+    }
+}
+
 impl Caches {
     /// Reads the caches of `profile`; `None` if it has no levels.
     pub(crate) fn new(profile: &MachineProfile) -> Option<Self> {
+        Self::within(profile, Within::Measured)
+    }
+
+    /// Reads the caches of `profile` with the given values of its intervals; `None` if it has no levels.
+    pub(crate) fn within(profile: &MachineProfile, within: Within) -> Option<Self> {
         let memory = profile.levels.iter().find(|level| is_memory(level))?;
         let caches: Vec<Cache> = profile
             .levels
             .iter()
             .filter(|level| level.kind == LevelKind::Cache)
-            .filter_map(|level| cache(profile, level))
+            .filter_map(|level| cache(profile, level, within))
             .collect();
         if caches.is_empty() {
             return None;
@@ -64,9 +98,9 @@ impl Caches {
         Some(Self {
             line_bytes: u64::from(line_bytes),
             caches,
-            memory_ns: memory.latency_ns,
+            memory_ns: within.latency_ns(memory),
             most_gb_s: most(profile),
-            mixes: mixes(profile),
+            mixes: mixes(profile, within),
             of_pairs: of_pairs(profile),
         })
     }
@@ -129,16 +163,6 @@ impl Caches {
         )
     }
 
-    /// The same machine with each cache's size at the position `along` (0 to 1) of its interval.
-    pub(crate) fn at(&self, along: f64) -> Self {
-        let mut machine = self.clone();
-        for cache in &mut machine.caches {
-            let bytes = along.mul_add(cache.high_bytes - cache.low_bytes, cache.low_bytes);
-            (cache.low_bytes, cache.high_bytes) = (bytes, bytes);
-        }
-        machine
-    }
-
     /// Level that serves lines that none of the first `level` caches holds, and its latency in nanoseconds
     /// beyond a hit in the innermost.
     pub(crate) fn level(&self, level: usize) -> (Served, f64) {
@@ -178,8 +202,10 @@ fn is_memory(level: &Level) -> bool {
     level.kind == LevelKind::Memory
 }
 
-fn cache(profile: &MachineProfile, level: &Level) -> Option<Cache> {
+fn cache(profile: &MachineProfile, level: &Level, within: Within) -> Option<Cache> {
     let bytes = level.size_bytes? as f64;
+    let low = level.size_low_bytes.map_or(bytes, |low| low as f64);
+    let high = level.size_high_bytes.map_or(bytes, |high| high as f64);
     let number = level.name.strip_prefix('L').and_then(|it| it.parse().ok());
     let sharers = profile
         .machine
@@ -190,9 +216,9 @@ fn cache(profile: &MachineProfile, level: &Level) -> Option<Cache> {
         .max();
     Some(Cache {
         served: Served::of(&level.name),
-        low_bytes: level.size_low_bytes.map_or(bytes, |low| low as f64),
-        high_bytes: level.size_high_bytes.map_or(bytes, |high| high as f64),
-        latency_ns: level.latency_ns,
+        low_bytes: within.of(low, high, low),
+        high_bytes: within.of(high, high, low),
+        latency_ns: within.latency_ns(level),
         sharers: sharers.unwrap_or(1).max(1) as u32,
     })
 }
@@ -223,7 +249,7 @@ fn most(profile: &MachineProfile) -> Outcome<f64> {
 
 /// Mix and bandwidth of each kernel between caches and memory: a store through the caches reads its line
 /// first.
-fn mixes(profile: &MachineProfile) -> Vec<Mix> {
+fn mixes(profile: &MachineProfile, within: Within) -> Vec<Mix> {
     let Some(bandwidth) = profile.bandwidth.known() else {
         return Vec::new();
     };
@@ -232,11 +258,18 @@ fn mixes(profile: &MachineProfile) -> Vec<Mix> {
         None => profile.levels.is_empty(),
     };
     let points = bandwidth.points.iter();
-    points.filter(of_memory).map(mix).collect()
+    points
+        .filter(of_memory)
+        .map(|point| mix(point, within))
+        .collect()
 }
 
 /// Mix and bandwidth of one point of the profile.
-const fn mix(point: &BandwidthPoint) -> Mix {
+fn mix(point: &BandwidthPoint, within: Within) -> Mix {
+    let gb_s = point.gb_s_with_allocate.max(point.gb_s);
+    let ends = [point.gb_s_high, point.gb_s_low];
+    // The ends of the interval are of the program's own bytes.
+    let [fastest, slowest] = ends.map(|end| gb_s * end / point.gb_s.max(f64::MIN_POSITIVE));
     Mix {
         written: match point.kernel {
             BandwidthKernel::Read => 0.0,
@@ -246,7 +279,7 @@ const fn mix(point: &BandwidthPoint) -> Mix {
             BandwidthKernel::NtWrite => 1.0,
         },
         threads: point.threads,
-        gb_s: point.gb_s_with_allocate.max(point.gb_s),
+        gb_s: within.of(gb_s, fastest, slowest),
     }
 }
 
@@ -256,7 +289,8 @@ fn of_pairs(profile: &MachineProfile) -> Vec<(u16, u16, Vec<Mix>)> {
     pairs
         .filter_map(|pair| {
             let node = |id: NodeId| u16::try_from(id.0).ok();
-            let mixes = pair.rates.iter().map(mix).collect();
+            let mixes = pair.rates.iter();
+            let mixes = mixes.map(|point| mix(point, Within::Measured)).collect();
             Some((node(pair.cpu_node)?, node(pair.memory_node)?, mixes))
         })
         .collect()

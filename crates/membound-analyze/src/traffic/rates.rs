@@ -113,6 +113,15 @@ impl Rates {
             covered: if all > 0.0 { covered / all } else { 0.0 },
         }
     }
+
+    /// Sampled time in nanoseconds of a function with a rate; 0 without.
+    pub(crate) fn time_ns(&self, function: FunctionId) -> f64 {
+        let rate = self
+            .functions
+            .get(&function)
+            .zip(self.repeated.get(&function));
+        rate.map_or(0.0, |(rate, repeated)| repeated / rate.per_ns)
+    }
 }
 
 /// Sampled time of each function in nanoseconds.

@@ -2,7 +2,7 @@
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteKind, ThreadId};
-use membound_types::{BandwidthKernel, Elsewhere, MachineProfile, Profile};
+use membound_types::{BandwidthKernel, Elsewhere, MachineProfile, Outcome, Profile};
 
 use crate::near;
 use crate::synthetic::{From, Like, Synthetic, machine, machine_that_moves};
@@ -103,16 +103,16 @@ fn memory_of_twice_the_latency_gives_twice_its_stall_and_the_same_computing() {
 }
 
 #[test]
-fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
+fn memory_of_half_the_bandwidth_doubles_the_function_that_used_all_of_it() {
     let mut run = chase_and_compute();
     let (_, used) = on(&run, &machine());
-    // The program's average demand equals the bandwidth of this machine.
-    let gb_s = used.per_core_gb_s;
+    // All bytes belong to half of the time: then their demand equals the bandwidth of this machine.
+    let gb_s = 2.0 * used.per_core_gb_s;
     run.meta.machine = Some(Box::new(with_bandwidth(gb_s)));
     let (_, same) = on(&run, &with_bandwidth(gb_s));
     near(same.time_ratio.value, 1.0, 1e-6, "the same machine");
     let (here, half) = on(&run, &with_bandwidth(gb_s / 2.0));
-    near(half.time_ratio.value, 2.0, 1e-6, "half of the bandwidth");
+    near(half.time_ratio.value, 1.5, 1e-6, "half of the bandwidth");
     // Computing takes the same time; the rest waits for memory.
     let computing = (1.0 - half.memory_bound.value) * half.time_ratio.value;
     near(
@@ -122,25 +122,116 @@ fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
         "computing",
     );
     let waits = half.levels.dram * half.time_ratio.value;
-    near(waits - here.memory_bound.dram, 1.0, 0.01, "beyond latency");
+    near(waits - here.memory_bound.dram, 0.5, 0.01, "beyond latency");
 }
 
 #[test]
-fn computing_scales_with_the_clock_and_the_interval_includes_the_first_cache() {
+fn the_bandwidth_is_that_of_the_program_s_mix_and_threads() {
+    let mut run = chase_and_compute();
+    let (_, used) = on(&run, &machine());
+    let gb_s = 2.0 * used.per_core_gb_s;
+    let here = [
+        (BandwidthKernel::Read, gb_s),
+        (BandwidthKernel::Write, gb_s),
+    ];
+    run.meta.machine = Some(Box::new(machine_that_moves(&here)));
+    // The program reads only, with one thread: neither faster writes nor faster pairs of threads help.
+    let there = [
+        (BandwidthKernel::Read, gb_s / 2.0),
+        (BandwidthKernel::Write, gb_s),
+    ];
+    let mut other = machine_that_moves(&there);
+    let Outcome::Known(bandwidth) = &mut other.bandwidth else {
+        panic!("no bandwidth");
+    };
+    let mut of_two = bandwidth.points[0].clone();
+    of_two.threads = 2;
+    of_two.gb_s_with_allocate = gb_s;
+    bandwidth.points.push(of_two);
+    let (_, prediction) = on(&run, &other);
+    near(prediction.time_ratio.value, 1.5, 1e-6, "run time");
+}
+
+#[test]
+fn a_stream_that_waits_keeps_pace_with_memory_below_its_full_bandwidth() {
+    let run_with = |is_in_order: bool| {
+        let mut run = chase_and_compute();
+        if is_in_order {
+            go_through_in_order(&mut run);
+        }
+        let (_, used) = on(&run, &machine());
+        // Two thirds of the bandwidth in the half of the time that moves bytes.
+        let gb_s = 3.0 * used.per_core_gb_s;
+        run.meta.machine = Some(Box::new(with_bandwidth(gb_s)));
+        let (here, half) = on(&run, &with_bandwidth(gb_s / 2.0));
+        (here.memory_bound.fraction, half.time_ratio.value)
+    };
+    let (stalled, ratio) = run_with(true);
+    assert!(stalled > 0.2, "{stalled}");
+    near(ratio, 1.5, 1e-6, "half the bandwidth doubles the stream");
+    let (_, ratio) = run_with(false);
+    near(ratio, 1.0 + 1.0 / 6.0, 0.02, "a chase fits two thirds");
+}
+
+/// Changes the accesses of a run so that they go through their array in order.
+fn go_through_in_order(run: &mut RunData) {
+    let start = run.objects[0].address;
+    let period = u64::from(run.meta.site_period.max(1));
+    run.accesses.sort_by_key(|access| access.t_ns);
+    for (at, access) in (0..).zip(&mut run.accesses) {
+        access.address = start + at * period * 8 % BYTES;
+    }
+    let burst = &mut run.bursts[0];
+    for (at, access) in (0..).zip(&mut burst.accesses) {
+        access.1 = start + at * 8;
+    }
+}
+
+#[test]
+fn intervals_of_the_machine_s_figures_are_in_the_prediction() {
     let run = chase_and_compute();
-    // Half of the clock, and a first cache with a latency of one cycle less: 1.6 times as long.
-    let other = with_latency(with_clock(machine(), 0.5), "L1", 1.6);
+    let mut other = machine();
+    for level in other.levels.iter_mut().filter(|it| it.name == "DRAM") {
+        level.latency_low_ns = level.latency_ns * 0.8;
+        level.latency_high_ns = level.latency_ns * 1.2;
+    }
+    let (here, there) = on(&run, &other);
+    let stalled = here.memory_bound.dram;
+    let ratio = there.time_ratio;
+    near(ratio.value, 1.0, 1e-6, "the same latency");
+    assert!(ratio.low <= 1.0 - 0.19 * stalled, "{ratio:?}");
+    assert!(ratio.high >= 1.0 + 0.19 * stalled, "{ratio:?}");
+}
+
+#[test]
+fn computing_scales_with_the_clock_and_the_interval_includes_the_core_s_design() {
+    let run = chase_and_compute();
+    // Half of the clock, and a first cache with a latency of two cycles less: 1.4 times as long.
+    let other = with_latency(with_clock(machine(), 0.5), "L1", 1.4);
     let (here, there) = on(&run, &other);
     let ratio = there.compute_ratio.known().unwrap();
     near(ratio.value, 2.0, 1e-9, "by the clock");
-    near(ratio.low, 1.6, 1e-9, "by the first cache");
-    near(ratio.high, 2.0, 1e-9, "by the clock");
+    near(ratio.low, 1.4, 1e-9, "by the first cache");
+    near(ratio.high, 2.6, 1e-9, "by the design");
     let computing = (1.0 - there.memory_bound.value) * there.time_ratio.value;
     let expected = 2.0 * (1.0 - here.memory_bound.fraction);
     near(computing, expected, 1e-9, "computing");
     near(there.time_ratio.value, 1.5, 0.03, "run time");
     assert!(there.time_ratio.low < 1.35, "{:?}", there.time_ratio);
     assert!(there.memory_bound.high > there.memory_bound.value);
+}
+
+#[test]
+fn cores_of_one_design_differ_by_their_clock_alone() {
+    let mut run = chase_and_compute();
+    let mut other = machine();
+    other.machine.cpu.microarchitecture = Some("Zen 4".to_owned());
+    run.meta.machine = Some(Box::new(other.clone()));
+    let (_, there) = on(&run, &with_clock(other, 2.0));
+    let ratio = there.compute_ratio.known().unwrap();
+    near(ratio.value, 0.5, 1e-9, "by the clock");
+    near(ratio.low, 0.5, 1e-9, "no other design");
+    near(ratio.high, 1.0, 1e-9, "by the first cache");
 }
 
 #[test]
