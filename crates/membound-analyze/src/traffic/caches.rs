@@ -214,10 +214,14 @@ fn cache(profile: &MachineProfile, level: &Level, within: Within) -> Option<Cach
         .filter(|cache| Some(cache.level) == number)
         .map(|cache| cache.shared_by.len())
         .max();
+    // Neighbours may have had the rest of a shared cache when the machine was measured.
+    let largest = level
+        .declared_bytes
+        .map_or(high, |all| high.max(all as f64));
     Some(Cache {
         served: Served::of(&level.name),
-        low_bytes: within.of(low, high, low),
-        high_bytes: within.of(high, high, low),
+        low_bytes: within.of(low, largest, low),
+        high_bytes: within.of(high, largest, low),
         latency_ns: within.latency_ns(level),
         sharers: sharers.unwrap_or(1).max(1) as u32,
     })

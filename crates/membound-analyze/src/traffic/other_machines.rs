@@ -1,8 +1,8 @@
 //! Predicts how the program would run on another machine.
 //!
-//! The stall of a site is assumed to change in proportion to its average latency: the cache model gives the
-//! levels that serve it with either machine's caches, and the machine profiles give their latencies. The
-//! part of the latency that is hidden is assumed to stay the same.
+//! A stall at a level is assumed to change in proportion to the latency: the cache model gives the levels that
+//! serve the lines there which that level serves here, and the machine profiles give their latencies. The part
+//! of the latency that is hidden is assumed to stay the same.
 //!
 //! A function that keeps memory busy, or waits at streams for it, takes at least the time that its bytes take
 //! there: as much longer as the machines' bandwidths differ for its mix of reads and writes and the program's
@@ -25,17 +25,14 @@ use crate::options::OtherMachine;
 use crate::places::FunctionId;
 use crate::rows;
 
-/// Average cost beyond a hit, as a share of the hit's latency, below which the model does not apply to a
-/// site's stall.
-const MIN_COST: f64 = 0.02;
-
 /// Factor by which cores of two designs may differ in the cycles for the same work, either way. The twelve
 /// programs of the field that wait least for memory took 0.96 to 1.30 times as many on Zen 4 as on Zen 5.
 const BY_DESIGN: f64 = 1.3;
 
-/// Share of a function's time that waits at streams from which on memory sets the function's pace, although
-/// the function moves fewer bytes than the machine's own kernels, which use the widest vectors.
-const PACED_SHARE: f64 = 0.3;
+/// Shares of a function's time that transfers would take at the full bandwidth, and that waits at streams, from
+/// which on memory sets the function's pace, although the function moves fewer bytes than the machine's own
+/// kernels, which use the widest vectors.
+const PACED_SHARES: (f64, f64) = (0.5, 0.2);
 
 /// Predictions for the machines that `context` names, and reasons for those without one.
 pub(crate) fn elsewhere(
@@ -119,13 +116,8 @@ impl There {
             }
             let site = membound_run::SiteId(index as u32);
             let models = here.burst_traffic.sites.get(&site);
-            let by_model = models.zip(moved.sites.get(&site)).and_then(|(from, to)| {
-                let before = levels(from, here.own).total();
-                let after = levels(to, caches);
-                let is_applicable = before > MIN_COST * here.own.caches[0].latency_ns;
-                is_applicable.then(|| after.scaled_to(stalled * after.total() / before))
-            });
-            let there = by_model.unwrap_or_else(|| by_names(&cost.stall.levels, here.own, caches));
+            let models = models.zip(moved.sites.get(&site));
+            let there = stall_there(&cost.stall.levels, models, (here.own, caches));
             let function = function_of(here.context, site);
             let function = self.functions.entry(function).or_default();
             function.stall_here_ns += stalled;
@@ -164,7 +156,8 @@ impl There {
             let of_function = self.functions.entry(*function).or_default();
             of_function.time_here_ns = time_ns;
             if transfer_here > 0.0 {
-                let is_paced = of_function.streams_here_ns >= PACED_SHARE * time_ns;
+                let is_paced = transfer_here >= PACED_SHARES.0 * time_ns
+                    && of_function.streams_here_ns >= PACED_SHARES.1 * time_ns;
                 let transfer_ns = if is_paced {
                     time_ns
                 } else {
@@ -296,37 +289,60 @@ fn first_cache_ns(profile: &MachineProfile) -> Option<f64> {
     is_cache.then_some(level.latency_ns)
 }
 
-/// Average cost of a site's touch in nanoseconds beyond a hit in the innermost cache, by level.
-fn levels(site: &SiteTraffic, caches: &Caches) -> ByLevel {
-    let mut levels = ByLevel::default();
-    if site.touches <= 0.0 {
-        return levels;
+/// Scales the stall of a site, by level, to another machine. `models` is its traffic with the caches here and
+/// there, if a burst recorded it; `caches` are those here and there.
+fn stall_there(
+    stall: &ByLevel,
+    models: Option<(&SiteTraffic, &SiteTraffic)>,
+    (own, target): (&Caches, &Caches),
+) -> ByLevel {
+    let mut there = ByLevel::default();
+    for served in Served::ALL {
+        let stalled = stall.get(served);
+        let number = (1..=own.caches.len()).find(|number| own.level(*number).0 == served);
+        let cost_here = number.map(|number| (number, own.level(number).1));
+        let Some((number, cost_here)) = cost_here.filter(|it| it.1 > 0.0) else {
+            there.add(served, stalled);
+            continue;
+        };
+        let moves = models.and_then(|(from, to)| moves(from, to, number));
+        for (level, share) in moves.unwrap_or_else(|| vec![(same_level(served, target), 1.0)]) {
+            let (served, cost) = target.level(level);
+            there.add(served, stalled * share * cost / cost_here);
+        }
     }
-    for (at, beyond) in site.beyond.iter().enumerate() {
-        let further = site.beyond.get(at + 1).copied().unwrap_or(0.0);
-        let (served, cost_ns) = caches.level(at + 1);
-        let share = (beyond - further).max(0.0) / site.touches;
-        levels.add(served, share * cost_ns);
-    }
-    levels
+    there
 }
 
-/// Scales stalls that no burst covers: each level in proportion to its latency on the two machines.
-fn by_names(stall: &ByLevel, own: &Caches, target: &Caches) -> ByLevel {
-    let cost = |caches: &Caches, served: Served| {
-        (1..=caches.caches.len())
-            .map(|level| caches.level(level))
-            .find(|level| level.0 == served)
-            .map(|level| level.1)
-            .filter(|cost| *cost > 0.0)
+/// Levels there, with shares, of the lines that all of the first `number` caches here miss and the next one
+/// holds. Lines keep their order: those that are found furthest out here are so there. `None` if the model has
+/// no such line.
+fn moves(from: &SiteTraffic, to: &SiteTraffic, number: usize) -> Option<Vec<(usize, f64)>> {
+    let (start, end) = furthest_first(from, number);
+    let found = (0..=to.beyond.len()).map(|level| {
+        let (start_there, end_there) = furthest_first(to, level);
+        let both = end.min(end_there) - start.max(start_there);
+        (level, both.max(0.0) / (end - start))
+    });
+    (end > start).then(|| found.filter(|(_, share)| *share > 0.0).collect())
+}
+
+/// Place of the lines of a level among all touches of a site, 0 to 1, those found furthest out first.
+fn furthest_first(site: &SiteTraffic, level: usize) -> (f64, f64) {
+    let beyond = |level: usize| match level.checked_sub(1) {
+        Some(cache) => site
+            .beyond
+            .get(cache)
+            .map_or(0.0, |beyond| beyond / site.touches),
+        None => 1.0,
     };
-    let mut levels = ByLevel::default();
-    for served in Served::ALL {
-        let change = match (cost(own, served), cost(target, served)) {
-            (Some(before), Some(after)) => after / before,
-            _ => 1.0,
-        };
-        levels.add(served, stall.get(served) * change);
-    }
+    (beyond(level + 1), beyond(level))
+}
+
+/// Level of `target` of the same name, or the next one further out.
+fn same_level(served: Served, target: &Caches) -> usize {
+    let mut levels = 1..=target.caches.len();
     levels
+        .find(|level| target.level(*level).0 >= served)
+        .unwrap_or(target.caches.len())
 }

@@ -11,18 +11,24 @@ const BYTES: u64 = 512 << 20;
 
 /// Chases pointers through memory for two of four seconds, and computes in the others.
 fn chase_and_compute() -> RunData {
+    chase(From::Dram, BYTES)
+}
+
+/// Chases pointers through `lines_of` bytes of an array for two of four seconds, served from `level`, and
+/// computes in the others.
+fn chase(level: From, lines_of: u64) -> RunData {
     let mut program = Synthetic::new(4.0, 1);
     let main = program.thread("main");
     let array = program.heap(&[("main", "main.c", 1)], BYTES);
     let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
     let compute = program.stack(&[("compute", "compute.c", 7)]);
-    let like = Like::chase(From::Dram, std::slice::from_ref(&array));
+    let like = Like::chase(level, std::slice::from_ref(&array));
     program.access(main, 0, walk, 0.0..2.0, &like);
     program.plain(main, compute, 2.0..4.0);
     let mut run = program.finish();
     // Visit lines in an irregular order: by a step that shares no factor with their number.
-    let line = |at: u64| at * 2_654_435_761 % (BYTES / 64) * 64;
-    let accesses = (0..20_000).map(|at| (0, array.address + line(at), false));
+    let line = |at: u64| at * 2_654_435_761 % (lines_of / 64) * 64;
+    let accesses = (0..200_000).map(|at| (0, array.address + line(at), false));
     run.bursts.push(Burst {
         from_ns: 1_000_000_000,
         to_ns: 1_010_000_000,
@@ -100,6 +106,60 @@ fn memory_of_twice_the_latency_gives_twice_its_stall_and_the_same_computing() {
     let (low, high) = (there.time_ratio.low, there.time_ratio.high);
     assert!(low <= 1.5 && 1.5 <= high, "{:?}", there.time_ratio);
     assert_eq!(there.compute_ratio.known().unwrap().value, 1.0);
+}
+
+fn with_size(mut profile: MachineProfile, level: &str, bytes: u64) -> MachineProfile {
+    for known in profile.levels.iter_mut().filter(|it| it.name == level) {
+        let size = Some(bytes);
+        (
+            known.size_bytes,
+            known.size_low_bytes,
+            known.size_high_bytes,
+        ) = (size, size, size);
+    }
+    profile
+}
+
+/// Ratio of the stall there to that here.
+fn stall_ratio(run: &RunData, other: &MachineProfile) -> f64 {
+    let (here, there) = on(run, other);
+    there.memory_bound.value * there.time_ratio.value / here.memory_bound.fraction
+}
+
+#[test]
+fn lines_that_a_smaller_cache_does_not_hold_come_from_memory() {
+    let run = chase(From::L3, 4 << 20);
+    let beyond = |from: From| from.latency_ns() - From::L1.latency_ns();
+    near(stall_ratio(&run, &machine()), 1.0, 1e-6, "the same machine");
+    let small = with_size(with_size(machine(), "L3", 256 << 10), "L2", 128 << 10);
+    let from_memory = beyond(From::Dram) / beyond(From::L3);
+    near(
+        stall_ratio(&run, &small),
+        from_memory,
+        0.05 * from_memory,
+        "a small cache",
+    );
+    let (_, there) = on(&run, &small);
+    assert!(
+        there.time_ratio.low < 1.01,
+        "it was built as large: {:?}",
+        there.time_ratio
+    );
+}
+
+#[test]
+fn where_bursts_contradict_timed_accesses_each_level_keeps_its_lines() {
+    // Bursts see lines that the second cache holds; the timed accesses come from memory.
+    let run = chase(From::Dram, 256 << 10);
+    let small = with_size(machine(), "L3", 2 << 20);
+    near(stall_ratio(&run, &small), 1.0, 1e-6, "still from memory");
+    let slow = with_latency(machine(), "DRAM", 2.0);
+    near(
+        stall_ratio(&run, &slow),
+        2.0,
+        0.04,
+        "at that memory's latency",
+    );
 }
 
 #[test]
