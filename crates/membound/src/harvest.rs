@@ -1,7 +1,6 @@
 //! `membound harvest`: runs scavengers in the time that a program waits for memory.
 
 pub(crate) mod args;
-mod balance;
 mod batch;
 mod cast;
 mod choices;
@@ -10,7 +9,6 @@ mod document;
 mod ended;
 mod explore;
 mod follow;
-mod guard;
 mod idle_processors;
 mod in_place;
 mod learning;
@@ -26,14 +24,9 @@ mod run;
 mod running;
 mod sibling_binding;
 mod slots;
-mod slowdown;
-mod smt;
-mod span;
 mod stage;
 mod stop;
-mod times;
 mod timing;
-mod yield_ranking;
 
 use std::process::ExitCode;
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use membound_control::YieldFigures;
 use membound_harvest::{Jumps, Yields, is_wanted};
 use membound_launch::{Choice, Live, Planting, YieldPlace};
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite};
 
-use super::yield_ranking::PlannedYield;
 
 /// The patches of a harvest.
 #[derive(Debug, Default)]
@@ -100,6 +100,15 @@ impl Choices {
     }
 }
 
+/// A yield of the command, with its figures from the plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PlannedYield {
+    /// Path of its file.
+    pub(super) module: String,
+    pub(super) place: YieldPlace,
+    pub(super) figures: YieldFigures,
+}
+
 /// The files of all plans, each with its plan. Plans of one file with the same role are merged: loads that
 /// miss in one run may be hits in another. Where yields bound time slices, distances are valid only within
 /// one plan, so the first plan of the file is kept as it is.
@@ -151,12 +160,14 @@ fn planned<'a>(
             file: file.clone(),
             address: site.offset,
         },
-        gain: site.predicted_gain,
-        hit_cost: site.hit_cost,
-        rate: site
-            .executions
-            .map(|executions| executions / plan.totals.cpu_s)
-            .filter(|rate| rate.is_finite()),
+        figures: YieldFigures {
+            gain: site.predicted_gain,
+            hit_cost: site.hit_cost,
+            rate: site
+                .executions
+                .map(|executions| executions / plan.totals.cpu_s)
+                .filter(|rate| rate.is_finite()),
+        },
     })
 }
 

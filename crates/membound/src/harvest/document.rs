@@ -1,5 +1,6 @@
 //! Builds the document of a harvest from everything that was observed.
 
+use membound_control::{Slowdown, durations};
 use membound_launch::{Harvested, RequestsBy, ScavengerProcessState, ScavengerStatus};
 use membound_types::{
     HarvestBalance, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary,
@@ -8,12 +9,10 @@ use membound_types::{
     YieldDistances,
 };
 
+use super::choices::PlannedYield;
 use super::follow::Observed;
 use super::programs::CopyRequest;
 use super::requests::RequestReport;
-use super::slowdown::Slowdown;
-use super::times;
-use super::yield_ranking::PlannedYield;
 use crate::job::End;
 
 /// Everything that is known at the end of a run.
@@ -353,9 +352,9 @@ fn refusal(error: &std::io::Error) -> String {
 
 /// The distribution of times from a yield of the command until the command runs again.
 fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
-    let total = times::count(&harvested.times);
-    let quantile = |share| times::quantile(&harvested.times, share);
-    let within = |bound: f64| times::share_within(&harvested.times, bound) / total as f64;
+    let total = durations::count(&harvested.times);
+    let quantile = |share| durations::quantile(&harvested.times, share);
+    let within = |bound: f64| durations::share_within(&harvested.times, bound) / total as f64;
     YieldDistances {
         p50: quantile(0.5),
         p90: quantile(0.9),
@@ -365,7 +364,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
         within_bound: bound.filter(|_| total > 0).map(within),
         timed: harvested.timed,
         skipped: harvested.skipped,
-        histogram: times::bins(&harvested.times),
+        histogram: durations::bins(&harvested.times),
     }
 }
 

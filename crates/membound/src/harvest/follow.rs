@@ -1,27 +1,22 @@
 //! The thread that follows a harvest while it runs. It polls the counters of the session and the CPU time of
-//! scavengers, holds the command's slowdown, its request durations and its time slices to their bounds, and
-//! lets the CPUs on which the command runs decide where scavengers may run.
+//! scavengers, lets the controller decide, and applies what that decides.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use membound_launch::{
-    Harvested, Remote, RequestDurations, ScavengerPlacement, ScavengerProcessState, ScavengerStatus,
+use membound_control::{
+    Action, Controller, Counters, InterleavingReport, Observation, Slices, Spans, YieldFigures,
 };
+use membound_launch::{Harvested, Remote, ScavengerProcessState, ScavengerStatus, Turns};
 use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
-use super::balance::{Balance, InterleavingReport, ProgressSample};
-use super::guard::{Guard, Limits};
+use super::choices::PlannedYield;
 use super::in_place::{Adopted, InPlace, Outcome};
 use super::off::{HarvestSwitch, Listening, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
-use super::slowdown::Spans;
-use super::span::SpanControl;
-use super::times;
-use super::yield_ranking::PlannedYield;
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,19 +28,13 @@ const FIRST_SLICE_WATCH: Duration = Duration::from_secs(2);
 /// costs some fifty microseconds of a thread that shares the processor.
 const IDLE_POLLS_BEFORE_BACK_OFF: u32 = 8;
 const MAX_INTERVAL_DOUBLINGS: u32 = 3;
-/// Polls between two decisions on the slowdown.
-const POLLS_PER_DECISION: u32 = 5;
-/// Maximum number of decisions skipped while a change of yields is pending: a program that was stopped never
-/// completes it.
-const MAX_SKIPPED_DECISIONS: u32 = 20;
-/// A phase with or without scavengers is to last at least this many times the 99th percentile of request
-/// durations: requests that do not lie within one phase count for neither.
-const MIN_PHASE_LENGTH_PER_P99: f64 = 20.0;
 
 /// What the follower observed last.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     pub(super) harvested: Harvested,
+    /// The controller's part of these counters.
+    counters: Counters,
     /// The same counters, poll by poll.
     pub(super) spans: Spans,
     /// CPU time of each scavenger's own thread, in seconds.
@@ -83,8 +72,7 @@ impl Follower {
     /// Starts the thread.
     pub(super) fn begin(
         (remote, pid): (Remote, u32),
-        (limits, yields): (Limits, Vec<PlannedYield>),
-        span: Option<SpanControl>,
+        (controller, yields): (Controller, Vec<PlannedYield>),
         slots: Slots,
         others: OtherProcesses,
         (switch, off): (Switch, HarvestSwitch),
@@ -100,16 +88,15 @@ impl Follower {
             remote,
             pid,
             start,
-            limits,
-            guard: Guard::new(limits, yields),
-            span,
+            begin: Instant::now(),
+            controller,
+            yields,
             slots,
             others,
             off,
             in_place,
             observed: Observed::default(),
-            changing: None,
-            polls: 0,
+            exchange: None,
             idle_polls: IdlePolls::default(),
         };
         let thread = std::thread::spawn(move || {
@@ -140,23 +127,25 @@ impl Follower {
     }
 }
 
-/// A session and everything that is decided about it, on the follower's thread.
+/// A session and its controller, on the follower's thread.
 struct Followed {
     remote: Remote,
     pid: u32,
+    /// When the harvest began.
     start: Instant,
-    limits: Limits,
-    /// `None` if there are no yields to hold to bounds.
-    guard: Option<Guard>,
-    span: Option<SpanControl>,
+    /// When it was followed first.
+    begin: Instant,
+    controller: Controller,
+    /// Yields of the command, in the controller's order.
+    yields: Vec<PlannedYield>,
     slots: Slots,
     others: OtherProcesses,
     off: HarvestSwitch,
     /// A plan that is being made while the programs run.
     in_place: Option<InPlace>,
     observed: Observed,
-    changing: Option<Changing>,
-    polls: u32,
+    /// The exchange that changes yields, while it is pending.
+    exchange: Option<u64>,
     idle_polls: IdlePolls,
 }
 
@@ -164,9 +153,9 @@ impl Followed {
     fn poll_interval(&self) -> Duration {
         let awaits_first =
             self.observed.first_turn.is_none() && self.start.elapsed() < FIRST_SLICE_WATCH;
-        if self.others.is_watchful() || self.in_place.is_some() || awaits_first {
+        if self.controller.is_watchful() || self.in_place.is_some() || awaits_first {
             TRIAL_POLL_INTERVAL
-        } else if self.slots.are_followed() || self.others.balance.is_some() {
+        } else if self.slots.are_followed() || self.controller.has_interleaving() {
             POLL_INTERVAL
         } else {
             self.idle_polls.poll_interval()
@@ -208,43 +197,52 @@ impl Followed {
         self.observed.learned = Some(match outcome {
             Outcome::Adopted(adopted) => {
                 self.off.is_of(&adopted.choices.yields);
-                self.guard = Guard::new(self.limits, adopted.choices.yields.clone());
+                self.yields.clone_from(&adopted.choices.yields);
+                self.controller.adopt(&figures(&self.yields));
                 Ok((adopted, self.start.elapsed()))
             }
             Outcome::NoPlan(why) => Err(why),
         });
-        if let Some(guard) = &mut self.guard {
-            guard.discard_so_far(&self.observed.harvested);
-        }
+        self.controller.discard_so_far(&self.observed.counters);
     }
 
+    /// Lets the controller decide, and applies what it decides.
     fn decide(&mut self) {
-        self.polls += 1;
-        let decides = self.polls.is_multiple_of(POLLS_PER_DECISION);
-        let harvested = &self.observed.harvested;
-        let holds_back = self.guard.as_ref().is_some_and(Guard::holds_back);
-        let binding_changed = decides && self.slots.decide(harvested, holds_back);
-        let own_thread_s = &self.observed.own_thread_s;
-        self.slots
-            .poll(&self.remote, self.pid, harvested, own_thread_s);
-        self.others.poll(&self.remote, &mut self.observed);
-        let harvested = &self.observed.harvested;
-        if let Some(guard) = &mut self.guard
-            && decides
-        {
-            if binding_changed {
-                guard.discard_so_far(harvested);
-            } else {
-                self.changing = guarded(guard, self.changing, &self.remote, harvested);
+        self.others.processes.poll();
+        if self.exchange.is_some_and(|it| self.remote.settled(it)) {
+            self.exchange = None;
+        }
+        let observed = &self.observed;
+        let actions = self.controller.step(&Observation {
+            now: self.begin.elapsed(),
+            counters: &observed.counters,
+            is_settled: self.exchange.is_none(),
+            uses_siblings: self.slots.uses_siblings(),
+            progress: &progress(&observed.harvested),
+            processors: self.others.free_processors(),
+        });
+        for action in actions {
+            self.apply(action);
+        }
+        let observed = &self.observed;
+        self.slots.poll(
+            (&self.remote, self.pid),
+            &observed.harvested,
+            &observed.own_thread_s,
+            self.controller.siblings(),
+        );
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Admit(share) => self.remote.set_admitted_share(share),
+            Action::Remove(yields) => {
+                let places = yields.into_iter().map(|it| self.yields[it].place.clone());
+                self.exchange = Some(self.remote.withdraw(places.collect()));
             }
-        }
-        if decides && let Some(p99) = p99_ns(harvested) {
-            self.remote.lengthen_phases(MIN_PHASE_LENGTH_PER_P99 * p99);
-        }
-        if let Some(control) = &mut self.span
-            && let Some(limits) = control.decide(harvested)
-        {
-            self.remote.set_turns(limits.span_ns, limits.skips);
+            Action::LengthenPhases(ns) => self.remote.lengthen_phases(ns),
+            Action::Limit(limits) => self.remote.set_turns(limits.span_ns, limits.skips),
+            Action::Place(places) => self.remote.set_places(&places),
         }
     }
 
@@ -252,54 +250,32 @@ impl Followed {
     fn end(mut self) -> (Observed, Processes) {
         self.observe();
         self.decide();
-        self.observed.guard = self.guard.map(|guard| guard.report());
-        self.observed.slots = self.slots.report();
+        self.observed.guard = self.controller.guard_report();
+        self.observed.balance = self.controller.interleaving_report();
+        self.observed.slots = self.slots.report(self.controller.siblings());
         (self.observed, self.others.processes)
     }
 }
 
-/// Scavengers that run as ordinary processes, and, where there is no command, the balance that decides which
-/// of the others interleave.
+/// Scavengers that run as ordinary processes.
 #[derive(Debug)]
 pub(super) struct OtherProcesses {
-    balance: Option<Balance>,
     processes: Processes,
     processors: usize,
-    places: Vec<ScavengerPlacement>,
-    start: Instant,
 }
 
 impl OtherProcesses {
-    /// `balance` is given where there is no command; `processors` is how many may be used.
-    pub(super) fn new(balance: Option<Balance>, processes: Processes, processors: usize) -> Self {
+    /// `processors` is how many all scavengers together may use.
+    pub(super) const fn new(processes: Processes, processors: usize) -> Self {
         Self {
-            balance,
             processes,
             processors,
-            places: Vec::new(),
-            start: Instant::now(),
         }
     }
 
-    fn is_watchful(&self) -> bool {
-        self.balance.as_ref().is_some_and(Balance::is_watchful)
-    }
-
-    fn poll(&mut self, remote: &Remote, observed: &mut Observed) {
-        self.processes.poll();
-        let Some(balance) = &mut self.balance else {
-            return;
-        };
-        balance.set_processors(self.processors.saturating_sub(self.processes.running()));
-        let places = balance.step(ProgressSample {
-            now: self.start.elapsed(),
-            progress: &progress(&observed.harvested),
-        });
-        if places != self.places {
-            remote.set_places(&places);
-            self.places = places;
-        }
-        observed.balance = Some(balance.report());
+    /// Processors that they leave to the others.
+    fn free_processors(&self) -> usize {
+        self.processors.saturating_sub(self.processes.running())
     }
 }
 
@@ -325,7 +301,8 @@ impl Observed {
             // A scavenger that has ended keeps its last value.
             *seconds = own.unwrap_or(*seconds).max(*seconds);
         }
-        self.spans.update(&harvested);
+        self.counters = counters(&harvested);
+        self.spans.update(&self.counters);
         self.harvested = harvested;
     }
 }
@@ -352,57 +329,25 @@ impl IdlePolls {
     }
 }
 
-/// A change of the command's yields that is still pending.
-#[derive(Clone, Copy, Debug)]
-struct Changing {
-    /// Number of the exchange that makes the change.
-    exchange: u64,
-    /// Decisions that were skipped meanwhile.
-    skipped_decisions: u32,
+/// The controller's part of the counters of a session.
+fn counters(harvested: &Harvested) -> Counters {
+    let slices = |turns: Turns| Slices {
+        count: turns.count,
+        cpu_ns: turns.cpu_ns,
+    };
+    let requested = harvested.requested.as_ref();
+    let durations = requested.map(|it| [&it.with, &it.without].map(|phase| phase.times.clone()));
+    Counters {
+        with: slices(harvested.with),
+        without: slices(harvested.without),
+        slices: harvested.times.clone(),
+        requests: durations,
+    }
 }
 
-/// Lets the guard decide, and applies the decision, unless the change `changing` is still pending. Returns
-/// the change that is pending then.
-fn guarded(
-    guard: &mut Guard,
-    changing: Option<Changing>,
-    remote: &Remote,
-    harvested: &Harvested,
-) -> Option<Changing> {
-    if let Some(Changing {
-        exchange,
-        skipped_decisions,
-    }) = changing
-    {
-        if skipped_decisions < MAX_SKIPPED_DECISIONS && !remote.settled(exchange) {
-            let skipped_decisions = skipped_decisions + 1;
-            return Some(Changing {
-                exchange,
-                skipped_decisions,
-            });
-        }
-        guard.begin_anew(harvested);
-        return None;
-    }
-    let decision = guard.decide(harvested);
-    if let Some(share) = decision.share {
-        remote.set_admitted_share(share);
-    }
-    decision.withdrawn.map(|yields| Changing {
-        exchange: remote.withdraw(yields),
-        skipped_decisions: 0,
-    })
-}
-
-/// The duration that 99 in 100 requests so far do not exceed, in nanoseconds: the longer of those with
-/// scavengers and without.
-fn p99_ns(harvested: &Harvested) -> Option<f64> {
-    let requested = harvested.requested.as_ref()?;
-    let of = |durations: &RequestDurations| times::quantile(&durations.times, 0.99);
-    [&requested.with, &requested.without]
-        .into_iter()
-        .filter_map(of)
-        .reduce(f64::max)
+/// Figures of the command's yields, in their order.
+pub(super) fn figures(yields: &[PlannedYield]) -> Vec<YieldFigures> {
+    yields.iter().map(|it| it.figures).collect()
 }
 
 /// CPU time of a thread, in seconds, by the kernel's scheduler.
@@ -423,9 +368,9 @@ fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::{Requested, Turns};
+    use membound_launch::{Requested, YieldPlace};
+    use membound_rewrite::image::Identity;
 
-    use super::super::yield_ranking::planned;
     use super::*;
 
     #[test]
@@ -452,7 +397,10 @@ mod tests {
         assert_eq!(periods[7], 2 * POLL_INTERVAL);
         assert_eq!(periods[39], 8 * POLL_INTERVAL);
         let without_a_yield = Harvested {
-            withdrawn: vec![planned(1, 1.0, 1.0, None).place],
+            withdrawn: vec![YieldPlace {
+                file: Identity::TextHash([0; 32]),
+                address: 1,
+            }],
             ..ran(7, 0)
         };
         for (now, before) in [

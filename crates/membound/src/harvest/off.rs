@@ -12,7 +12,7 @@ use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::{Handle, Signals};
 
 use super::args::RunArgs;
-use super::yield_ranking::PlannedYield;
+use super::choices::PlannedYield;
 
 /// How long to wait for a command that does not complete the removal of its yields.
 const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,9 +1,8 @@
 //! The command's request durations in the form of the document. Durations are in nanoseconds.
 
+use membound_control::durations;
 use membound_launch::{RequestDurations, Requested, RequestsBy};
 use membound_types::{Latencies, LatencySource, Missing, NotMeasured, PrimaryLatency};
-
-use super::times;
 
 /// What the document says of requests.
 #[derive(Debug, Default, PartialEq)]
@@ -117,18 +116,18 @@ fn why_none_observed(by: &RequestsBy, requested: &Requested) -> String {
 }
 
 /// Quantiles of the durations; `None` without any request.
-fn latencies(durations: &RequestDurations) -> Option<Latencies> {
-    let longest_ns = durations.longest_ns as f64;
+fn latencies(requests: &RequestDurations) -> Option<Latencies> {
+    let longest_ns = requests.longest_ns as f64;
     // A quantile is interpolated within its class, but must not exceed the longest duration.
-    let at = |share| times::quantile(&durations.times, share).map(|ns| ns.min(longest_ns));
+    let at = |share| durations::quantile(&requests.times, share).map(|ns| ns.min(longest_ns));
     Some(Latencies {
-        requests: times::count(&durations.times),
+        requests: durations::count(&requests.times),
         p50_ns: at(0.5)?,
         p90_ns: at(0.9)?,
         p95_ns: at(0.95)?,
         p99_ns: at(0.99)?,
         max_ns: longest_ns,
-        histogram: times::bins(&durations.times),
+        histogram: durations::bins(&requests.times),
     })
 }
 

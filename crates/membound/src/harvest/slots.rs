@@ -1,14 +1,13 @@
 //! Which processor time scavengers get in addition to the command's stalls: SMT siblings of its cores while its
 //! bounds are kept, or other cores through the kernel's scheduler.
 
+use membound_control::{ExceededBound, SiblingControl};
 use membound_launch::{Harvested, Remote};
 use membound_platform::{Root, affinity};
 use membound_types::{Cpu, CpuId, HarvestSlots, IdlePolicy, SlotMode, SmtPolicy};
 
 use super::args::RunArgs;
-use super::guard::Limits;
 use super::sibling_binding::{SiblingBinding, SiblingUse};
-use super::smt::{ExceededBound, HarvestState, SiblingControl};
 
 /// The source of processor time in addition to stalls, chosen once for the run.
 #[derive(Debug)]
@@ -17,13 +16,13 @@ pub(super) enum Slots {
     Stalls(&'static str),
     /// The kernel's scheduler, on all CPUs but the SMT siblings of the command's, for the reason given.
     Kernel(SiblingBinding, &'static str),
-    /// Those SMT siblings while the control permits, else the kernel's scheduler as in `Kernel`.
-    Smt(SiblingBinding, SiblingControl),
+    /// Those SMT siblings while the controller permits, else the kernel's scheduler as in `Kernel`.
+    Smt(SiblingBinding),
 }
 
 impl Slots {
     /// Chooses from the options, the machine's cores and the number of scavengers.
-    pub(super) fn new(args: &RunArgs, cpu: &Cpu, scavengers: usize, limits: Limits) -> Self {
+    pub(super) fn new(args: &RunArgs, cpu: &Cpu, scavengers: usize) -> Self {
         let cores = cores(args, cpu);
         if cores.is_empty() {
             return Self::Stalls(match args.slo_p95 {
@@ -64,7 +63,7 @@ impl Slots {
                 "--max-slowdown is held by the turns of scavengers in stalls, and there is only one \
                  scavenger",
             ),
-            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(binding, SiblingControl::new(limits)),
+            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(binding),
         }
     }
 
@@ -73,37 +72,41 @@ impl Slots {
         !matches!(self, Self::Stalls(_))
     }
 
+    /// Whether the controller decides about SMT siblings.
+    pub(super) const fn are_controlled(&self) -> bool {
+        matches!(self, Self::Smt(_))
+    }
+
+    /// Whether a scavenger is on an SMT sibling.
+    pub(super) fn uses_siblings(&self) -> bool {
+        matches!(self, Self::Smt(binding) if binding.is_given())
+    }
+
     /// Finds where the command, process `pid`, runs, and binds scavengers; see [`SiblingBinding::poll`].
-    pub(super) fn poll(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
+    pub(super) fn poll(
+        &mut self,
+        (remote, pid): (&Remote, u32),
+        harvested: &Harvested,
+        own_s: &[f64],
+        control: Option<&SiblingControl>,
+    ) {
         let (binding, to) = match self {
             Self::Stalls(_) => return,
             Self::Kernel(binding, _) => (binding, SiblingUse::KeepFree),
-            Self::Smt(binding, control) if control.is_on() => (binding, SiblingUse::Give),
-            Self::Smt(binding, _) => (binding, SiblingUse::KeepFree),
+            Self::Smt(binding) if control.is_some_and(SiblingControl::is_on) => {
+                (binding, SiblingUse::Give)
+            }
+            Self::Smt(binding) => (binding, SiblingUse::KeepFree),
         };
         binding.poll(remote, pid, harvested, own_s, to);
     }
 
-    /// Decides from the counters. Returns whether scavengers were on SMT siblings meanwhile: such counters do
-    /// not show how fast the command is without them, so no other decision may be based on them.
-    pub(super) fn decide(&mut self, harvested: &Harvested, holds_back: bool) -> bool {
-        let Self::Smt(binding, control) = self else {
-            return false;
-        };
-        let state = HarvestState {
-            uses_siblings: binding.is_given(),
-            holds_back,
-        };
-        control.decide(harvested, state);
-        state.uses_siblings
-    }
-
     /// The mode and its reason, for the report.
-    pub(super) fn report(&self) -> HarvestSlots {
+    pub(super) fn report(&self, control: Option<&SiblingControl>) -> HarvestSlots {
         let (mode, why) = match self {
             Self::Stalls(why) => (SlotMode::Stalls, *why),
             Self::Kernel(_, why) => (SlotMode::Kernel, *why),
-            Self::Smt(binding, control) => match control.exceeded() {
+            Self::Smt(binding) => match control.and_then(SiblingControl::exceeded) {
                 Some(ExceededBound::Requests) => (
                     SlotMode::Kernel,
                     "with scavengers beside the command more than 5 in 100 requests took longer than \
@@ -117,7 +120,7 @@ impl Slots {
                     SlotMode::Kernel,
                     "no hardware thread beside the command's was free while a scavenger lived",
                 ),
-                None if control.has_limits() => (
+                None if control.is_some_and(SiblingControl::has_limits) => (
                     SlotMode::Smt,
                     "the command keeps its bounds with scavengers there",
                 ),
@@ -129,7 +132,7 @@ impl Slots {
         };
         let given = match self {
             Self::Stalls(_) => None,
-            Self::Kernel(binding, _) | Self::Smt(binding, _) => Some(binding.given()),
+            Self::Kernel(binding, _) | Self::Smt(binding) => Some(binding.given()),
         };
         let given = given.cloned().unwrap_or_default();
         HarvestSlots {
@@ -137,10 +140,7 @@ impl Slots {
             why: why.to_owned(),
             smt_s: given.wall_s,
             beside_s: given.cpu_s,
-            changes: match self {
-                Self::Smt(_, control) => control.changes(),
-                _ => 0,
-            },
+            changes: control.map_or(0, SiblingControl::changes),
             cpus: given.cpus.into_iter().collect(),
         }
     }

@@ -11,6 +11,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use membound_control::{
+    Controller, FIRST_SPAN_NS, Interleaving, Limits, MAX_ADMITTED_SHARE, MAX_SKIPS, SiblingControl,
+    SliceControl,
+};
 use membound_launch::{Harvest, Idle, Live, ScavengerPlacement, ShortLived};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, affinity, memory};
@@ -21,14 +25,12 @@ use membound_types::{
 };
 
 use super::args::RunArgs;
-use super::balance::Balance;
 use super::cast::{self, RoleAssignment};
-use super::choices::{Choices, host_yield};
+use super::choices::{Choices, PlannedYield, host_yield};
 use super::copies::Member;
 use super::document::{self, Facts};
 use super::ended::EndWatch;
-use super::follow::{Follower, Observed, OtherProcesses};
-use super::guard;
+use super::follow::{Follower, Observed, OtherProcesses, figures};
 use super::in_place::{Adopted, InPlace};
 use super::learning::{self, Learning, Observation, ObservationTask, file_bytes};
 use super::off::{HarvestSwitch, Switch};
@@ -38,9 +40,7 @@ use super::programs::{Program, texts};
 use super::roles::{self, RunQueueLayout};
 use super::running::{EndedCommand, Running, StartedCommand};
 use super::slots::{self, Slots};
-use super::span::SpanControl;
 use super::timing::{Timing, ticks_per_ns};
-use super::yield_ranking::PlannedYield;
 use crate::job::{self, Job};
 use crate::profile::{self, Recorded};
 use crate::{launching, output, version};
@@ -289,18 +289,14 @@ impl<'a> Stage<'a> {
         let processors = self.processors();
         let running = started.running;
         let session = running.session()?;
-        let limits = guard::Limits {
-            max_slowdown: args.max_slowdown,
-            slo_p95_ns: args.slo_p95,
-        };
-        let balance = args.no_primary.then(|| Balance::new(processors));
+        let slots = Slots::new(args, &self.info.cpu, scavengers);
+        let controller = self.controller(yields, &slots);
         let in_place = started.in_place.map(|it| it.follow(running.cut_off()));
         let follower = Follower::begin(
             (session.remote(), session.pid()),
-            (limits, yields.to_vec()),
-            self.span_control(),
-            Slots::new(args, &self.info.cpu, scavengers, limits),
-            OtherProcesses::new(balance, started.processes, processors),
+            (controller, yields.to_vec()),
+            slots,
+            OtherProcesses::new(started.processes, processors),
             (started.switch, HarvestSwitch::new(args, yields, scavengers)),
             (self.start, in_place),
         );
@@ -389,7 +385,7 @@ impl<'a> Stage<'a> {
             primary: std::mem::take(&mut choices.primary),
             scavenger_yields: std::mem::take(&mut choices.scavengers),
             span_ns: match args.bound_ns {
-                Some(_) => SpanControl::FIRST,
+                Some(_) => FIRST_SPAN_NS,
                 None => self.timing.span_ns,
             },
             per_thread,
@@ -405,7 +401,7 @@ impl<'a> Stage<'a> {
             share: if args.no_primary {
                 1.0
             } else {
-                guard::MAX_LET_IN_SHARE
+                MAX_ADMITTED_SHARE
             },
             peers: args.no_primary,
             // Without a command to wait for, the follower decides which scavengers run first.
@@ -425,15 +421,29 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn span_control(&self) -> Option<SpanControl> {
+    fn controller(&self, yields: &[PlannedYield], slots: &Slots) -> Controller {
+        let args = self.args;
+        let limits = Limits {
+            max_slowdown: args.max_slowdown,
+            slo_p95_ns: args.slo_p95,
+        };
+        let siblings = || SiblingControl::new(limits);
+        let interleaving = || Interleaving::new(self.processors());
+        Controller::new(limits, &figures(yields))
+            .with_slices(self.slice_control())
+            .with_siblings(slots.are_controlled().then(siblings))
+            .with_interleaving(args.no_primary.then(interleaving))
+    }
+
+    fn slice_control(&self) -> Option<SliceControl> {
         let most_skips = if self.args.without.contains(&HarvestPart::Skips) {
             0
         } else {
-            SpanControl::MAX_SKIPS
+            MAX_SKIPS
         };
         let timing = &self.timing;
         self.args.bound_ns.map(|bound_ns| {
-            SpanControl::new(bound_ns, timing.hidden_ns, timing.span_ns).skipping(most_skips)
+            SliceControl::new(bound_ns, timing.hidden_ns, timing.span_ns).skipping(most_skips)
         })
     }
 

@@ -1,9 +1,10 @@
-//! Histograms of times: classes with their beginning and end in nanoseconds, and the number of times in each.
+//! Histograms of durations: classes with their beginning and end in nanoseconds, and the number of durations in
+//! each.
 
 use membound_types::DurationBin;
 
-/// Number of times at or below `bound`; the class that contains `bound` counts in proportion.
-pub(super) fn share_within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
+/// Number of durations at or below `bound`; the class that contains `bound` counts in proportion.
+pub fn share_within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
     times
         .iter()
         .map(|&(from, to, count)| {
@@ -13,14 +14,14 @@ pub(super) fn share_within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
         .sum()
 }
 
-/// Number of times in all classes.
-pub(super) fn count(times: &[(u64, u64, u64)]) -> u64 {
+/// Number of durations in all classes.
+pub fn count(times: &[(u64, u64, u64)]) -> u64 {
     times.iter().map(|(_, _, count)| count).sum()
 }
 
-/// The quantile at `share`, in nanoseconds, with the times of a class taken as evenly spread in it; `None`
-/// without any times.
-pub(super) fn quantile(times: &[(u64, u64, u64)], share: f64) -> Option<f64> {
+/// The quantile at `share`, in nanoseconds, with the durations of a class taken as evenly spread in it;
+/// `None` without any.
+pub fn quantile(times: &[(u64, u64, u64)], share: f64) -> Option<f64> {
     let wanted = share * count(times) as f64;
     let mut before = 0_u64;
     for &(from, to, count) in times {
@@ -35,7 +36,7 @@ pub(super) fn quantile(times: &[(u64, u64, u64)], share: f64) -> Option<f64> {
 }
 
 /// The classes in the form of the document.
-pub(super) fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
+pub fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
     let bin = |&(from, to, count): &(u64, u64, u64)| DurationBin {
         from_ns: from as f64,
         to_ns: to as f64,
@@ -44,9 +45,9 @@ pub(super) fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
     times.iter().map(bin).collect()
 }
 
-/// Adds `count` times to the class of one nanosecond that begins at `from`.
+/// Adds `count` durations to the class of one nanosecond that begins at `from`.
 #[cfg(test)]
-pub(super) fn add(times: &mut Vec<(u64, u64, u64)>, from: u64, count: u64) {
+pub(crate) fn add(times: &mut Vec<(u64, u64, u64)>, from: u64, count: u64) {
     match times.iter_mut().find(|it| it.0 == from) {
         Some((_, _, known)) => *known += count,
         None => times.push((from, from + 1, count)),

@@ -1,52 +1,43 @@
 //! Holds the command's slowdown and the 95th percentile of its request durations to their limits, by the
 //! share of the time in which scavengers are admitted; for the slowdown, yields are removed first
-//! ([`super::yield_ranking`]). Shares are of 1, durations in nanoseconds.
+//! ([`crate::yield_ranking`]). Shares are of 1, durations in nanoseconds.
 
-use membound_launch::{Harvested, RequestDurations, YieldPlace};
 use membound_types::SlowdownGuard;
 
-use super::slowdown::Span;
-use super::times;
-use super::yield_ranking::{Change, Pace, PlannedYield, Yields};
-
-/// Maximum share of the time in which scavengers are admitted: the rest shows how fast the command is without
-/// them.
-pub(super) const MAX_LET_IN_SHARE: f64 = 0.95;
-/// Minimum share of the time in which scavengers are admitted: without any, their effect could not be
-/// measured.
-const MIN_LET_IN_SHARE: f64 = 0.02;
-/// Target share of the requests within their limit: 95 in 100 are required, and the share of some hundred
-/// requests is noisy.
-const TARGET_SHARE_WITHIN_LIMIT: f64 = 0.96;
-/// Minimum number of requests for a decision.
-pub(super) const MIN_REQUESTS: u64 = 100;
+use crate::durations;
+use crate::observation::Counters;
+use crate::slowdown::Span;
+use crate::tuning::{
+    MAX_ADMITTED_SHARE, MIN_ADMITTED_SHARE, MIN_REQUESTS, TARGET_SHARE_WITHIN_LIMIT,
+};
+use crate::yield_ranking::{Change, Pace, YieldFigures, Yields};
 
 /// Limits that the user set for the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Limits {
+pub struct Limits {
     /// How much slower the command may become, as a share of its time without scavengers.
-    pub(super) max_slowdown: Option<f64>,
+    pub max_slowdown: Option<f64>,
     /// Duration that 95 in 100 of its requests must not exceed, in nanoseconds.
-    pub(super) slo_p95_ns: Option<f64>,
+    pub slo_p95_ns: Option<f64>,
 }
 
 /// Holds the command to its limits.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     slowdown: Option<SlowdownLimit>,
     latency: Option<LatencyLimit>,
     share: f64,
     report: SlowdownGuard,
 }
 
-/// What the caller changes in the session.
+/// Decision of the guard.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Decision {
+pub(crate) struct Decision {
     /// Share of the time in which scavengers are admitted from now on; `None`: unchanged.
-    pub(super) share: Option<f64>,
-    /// Yields to remove; all others are to be installed. The guard must not decide again before that is done.
-    /// `None`: unchanged.
-    pub(super) withdrawn: Option<Vec<YieldPlace>>,
+    pub(crate) share: Option<f64>,
+    /// Indices of the yields to remove; all others are to be installed. The guard must not decide again before
+    /// that is done. `None`: unchanged.
+    pub(crate) removed: Option<Vec<usize>>,
 }
 
 /// A limit on the slowdown.
@@ -70,52 +61,52 @@ struct LatencyLimit {
 
 /// Counts the requests that keep to a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct RequestsWithinLimit {
+pub(crate) struct RequestsWithinLimit {
     /// Requests up to the last decision, and how many of them kept to the limit.
     last: (u64, f64),
     /// Share of the requests between the last two decisions that kept to the limit.
-    pub(super) share: Option<f64>,
+    pub(crate) share: Option<f64>,
 }
 
 impl Guard {
     /// The guard of a command with these yields; `None` where there is no limit.
-    pub(super) fn new(limits: Limits, yields: Vec<PlannedYield>) -> Option<Self> {
+    pub(crate) fn new(limits: Limits, yields: &[YieldFigures]) -> Option<Self> {
         let slowdown = limits.max_slowdown.map(|most| SlowdownLimit {
             most,
             yields: Yields::new(yields),
             last: Span::default(),
-            target_share: MAX_LET_IN_SHARE,
+            target_share: MAX_ADMITTED_SHARE,
         });
         let latency = limits.slo_p95_ns.map(|bound_ns| LatencyLimit {
             bound_ns,
             kept: [RequestsWithinLimit::default(); 2],
-            target_share: MAX_LET_IN_SHARE,
+            target_share: MAX_ADMITTED_SHARE,
         });
         (slowdown.is_some() || latency.is_some()).then(|| Self {
             slowdown,
             latency,
-            share: MAX_LET_IN_SHARE,
+            share: MAX_ADMITTED_SHARE,
             report: SlowdownGuard {
-                final_share: MAX_LET_IN_SHARE,
+                final_share: MAX_ADMITTED_SHARE,
                 ..SlowdownGuard::default()
             },
         })
     }
 
     /// What the guard did, for the report.
-    pub(super) const fn report(&self) -> SlowdownGuard {
+    pub(crate) const fn report(&self) -> SlowdownGuard {
         self.report
     }
 
     /// Ignores the slowdown so far: it was measured with other yields than are installed now.
-    pub(super) fn begin_anew(&mut self, now: &Harvested) {
+    pub(crate) fn begin_anew(&mut self, now: &Counters) {
         if let Some(limit) = &mut self.slowdown {
             limit.last = Span::so_far(now);
         }
     }
 
     /// Ignores all measurements so far in later decisions.
-    pub(super) fn discard_so_far(&mut self, now: &Harvested) {
+    pub(crate) fn discard_so_far(&mut self, now: &Counters) {
         self.begin_anew(now);
         if let Some(limit) = &mut self.latency {
             limit.discard_so_far(now);
@@ -123,13 +114,14 @@ impl Guard {
     }
 
     /// Whether the guard admits scavengers less than the maximum, or has removed yields.
-    pub(super) fn holds_back(&self) -> bool {
-        let out = |limit: &SlowdownLimit| !limit.yields.removed().is_empty();
-        self.target_share() < MAX_LET_IN_SHARE || self.slowdown.as_ref().is_some_and(out)
+    pub(crate) fn holds_back(&self) -> bool {
+        let slowdown = self.slowdown.as_ref();
+        self.target_share() < MAX_ADMITTED_SHARE
+            || slowdown.is_some_and(|limit| limit.yields.is_any_removed())
     }
 
     /// Decides from what was measured since the last decision.
-    pub(super) fn decide(&mut self, now: &Harvested) -> Decision {
+    pub(crate) fn decide(&mut self, now: &Counters) -> Decision {
         let by_slowdown = self.slowdown.as_mut().map(|it| it.decide(now));
         let by_latency = self.latency.as_mut().is_some_and(|it| it.decide(now));
         let judged = by_slowdown.unwrap_or_default();
@@ -142,13 +134,9 @@ impl Guard {
             Some(Change::Reinstalled) => self.report.yields_put_back += 1,
             None => {}
         }
-        let out = |limit: &SlowdownLimit| {
-            let out = limit.yields.removed().iter();
-            out.map(|it| it.place.clone()).collect()
-        };
         let changed = self.slowdown.as_ref().filter(|_| judged.change.is_some());
         Decision {
-            withdrawn: changed.map(out),
+            removed: changed.map(|limit| limit.yields.removed()),
             share: self.next_share(),
         }
     }
@@ -162,7 +150,7 @@ impl Guard {
         target_shares
             .into_iter()
             .flatten()
-            .fold(MAX_LET_IN_SHARE, f64::min)
+            .fold(MAX_ADMITTED_SHARE, f64::min)
     }
 
     /// The next share, or `None` if it stays as it is.
@@ -194,7 +182,7 @@ struct Judged {
 
 impl SlowdownLimit {
     /// Judges the slowdown since the last decision, if there were enough measurements.
-    fn decide(&mut self, now: &Harvested) -> Judged {
+    fn decide(&mut self, now: &Counters) -> Judged {
         let now = Span::so_far(now);
         let span = now.since(self.last);
         let slower = match span.slowdown() {
@@ -207,15 +195,15 @@ impl SlowdownLimit {
         let pace = Pace {
             slower,
             overhead: self.yields.overhead(span.slices_per_s_without()),
-            max_admitted_share: MAX_LET_IN_SHARE,
+            max_admitted_share: MAX_ADMITTED_SHARE,
         };
         let change = self.yields.judge(pace, self.most);
         // The slowdown over all time is that with scavengers, times the share of the time in which they are
         // admitted.
         let target_share = if slower <= 0.0 {
-            MAX_LET_IN_SHARE
+            MAX_ADMITTED_SHARE
         } else {
-            ((self.most - pace.overhead) / slower).clamp(MIN_LET_IN_SHARE, MAX_LET_IN_SHARE)
+            ((self.most - pace.overhead) / slower).clamp(MIN_ADMITTED_SHARE, MAX_ADMITTED_SHARE)
         };
         // Yields are removed before scavengers are admitted less.
         if change.is_none() && !self.yields.may_remove(pace, self.most) {
@@ -231,12 +219,10 @@ impl SlowdownLimit {
 }
 
 impl LatencyLimit {
-    fn discard_so_far(&mut self, now: &Harvested) {
-        if let Some(requested) = &now.requested {
-            let phases = [&requested.with, &requested.without];
-            for (kept, now) in self.kept.iter_mut().zip(phases) {
-                kept.discard_so_far(count_within(now, self.bound_ns));
-            }
+    fn discard_so_far(&mut self, now: &Counters) {
+        let phases = now.requests.iter().flatten();
+        for (kept, durations) in self.kept.iter_mut().zip(phases) {
+            kept.discard_so_far(count_within(durations, self.bound_ns));
         }
     }
 
@@ -244,22 +230,22 @@ impl LatencyLimit {
     ///
     /// Over all time, the share of the requests that keep to the limit is the mean of the shares with and
     /// without scavengers, weighted by the time in which they are admitted.
-    fn decide(&mut self, now: &Harvested) -> bool {
-        let Some(requested) = &now.requested else {
+    fn decide(&mut self, now: &Counters) -> bool {
+        let Some(requests) = &now.requests else {
             return false;
         };
         let [with, without] = &mut self.kept;
-        let is_new = with.update(count_within(&requested.with, self.bound_ns));
-        without.update(count_within(&requested.without, self.bound_ns));
+        let is_new = with.update(count_within(&requests[0], self.bound_ns));
+        without.update(count_within(&requests[1], self.bound_ns));
         let Some(kept) = with.share.filter(|_| is_new) else {
             return false;
         };
         self.target_share = match without.share {
-            _ if kept >= TARGET_SHARE_WITHIN_LIMIT => MAX_LET_IN_SHARE,
-            None => (self.target_share / 2.0).max(MIN_LET_IN_SHARE),
-            Some(alone) if alone <= TARGET_SHARE_WITHIN_LIMIT => MIN_LET_IN_SHARE,
+            _ if kept >= TARGET_SHARE_WITHIN_LIMIT => MAX_ADMITTED_SHARE,
+            None => (self.target_share / 2.0).max(MIN_ADMITTED_SHARE),
+            Some(alone) if alone <= TARGET_SHARE_WITHIN_LIMIT => MIN_ADMITTED_SHARE,
             Some(alone) => ((alone - TARGET_SHARE_WITHIN_LIMIT) / (alone - kept))
-                .clamp(MIN_LET_IN_SHARE, MAX_LET_IN_SHARE),
+                .clamp(MIN_ADMITTED_SHARE, MAX_ADMITTED_SHARE),
         };
         true
     }
@@ -268,7 +254,7 @@ impl LatencyLimit {
 impl RequestsWithinLimit {
     /// Updates the share from the requests since the last update; `now` are the counts so far. Returns false,
     /// and changes nothing, if there were fewer than [`MIN_REQUESTS`].
-    pub(super) fn update(&mut self, now: (u64, f64)) -> bool {
+    pub(crate) fn update(&mut self, now: (u64, f64)) -> bool {
         let requests = now.0.saturating_sub(self.last.0);
         if requests < MIN_REQUESTS {
             return false;
@@ -279,36 +265,33 @@ impl RequestsWithinLimit {
     }
 
     /// Leaves the requests so far out of later shares.
-    pub(super) const fn discard_so_far(&mut self, now: (u64, f64)) {
+    pub(crate) const fn discard_so_far(&mut self, now: (u64, f64)) {
         self.last = now;
     }
 }
 
 /// Number of requests so far, and how many of them kept to the limit.
-pub(super) fn count_within(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
+pub(crate) fn count_within(now: &[(u64, u64, u64)], bound_ns: f64) -> (u64, f64) {
     (
-        times::count(&now.times),
-        times::share_within(&now.times, bound_ns),
+        durations::count(now),
+        durations::share_within(now, bound_ns),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::Requested;
-
     use super::*;
-    use crate::harvest::yield_ranking;
 
     #[test]
-    fn the_guard_lets_in_less_while_it_is_too_slow_and_more_again() {
+    fn scavengers_are_admitted_less_while_it_is_too_slow_and_more_again() {
         let limits = Limits {
             max_slowdown: Some(0.05),
             slo_p95_ns: None,
         };
-        let mut guard = Guard::new(limits, Vec::new()).unwrap();
+        let mut guard = Guard::new(limits, &[]).unwrap();
         // Twice as slow while they are admitted: they get a twentieth of the time.
-        let mut now = Harvested::default();
-        let mut share = MAX_LET_IN_SHARE;
+        let mut now = Counters::default();
+        let mut share = MAX_ADMITTED_SHARE;
         for _ in 0..20 {
             now.with.count += 10_000;
             now.with.cpu_ns += 2_000_000;
@@ -331,7 +314,7 @@ mod tests {
     }
 
     /// Decision of a guard where slices take `with_ns` with scavengers and 100 ns without.
-    fn decide(guard: &mut Guard, now: &mut Harvested, with_ns: u64) -> Decision {
+    fn decide(guard: &mut Guard, now: &mut Counters, with_ns: u64) -> Decision {
         now.with.count += 10_000;
         now.with.cpu_ns += 10_000 * with_ns;
         now.without.count += 10_000;
@@ -340,38 +323,40 @@ mod tests {
     }
 
     #[test]
-    fn yields_go_before_scavengers_are_let_in_less_and_come_back_after() {
+    fn yields_go_before_scavengers_are_admitted_less_and_come_back_after() {
         let limits = Limits {
             max_slowdown: Some(0.1),
             slo_p95_ns: None,
         };
-        let of = |address, gain, hit_cost| yield_ranking::planned(address, gain, hit_cost, None);
-        let yields = vec![of(1, 0.0, 0.04), of(2, 0.3, 0.001)];
-        let worst = yields[0].place.clone();
-        let mut guard = Guard::new(limits, yields).unwrap();
-        let mut now = Harvested::default();
+        let yields = [(0.0, 0.04), (0.3, 0.001)].map(|(gain, hit_cost)| YieldFigures {
+            gain,
+            hit_cost,
+            rate: None,
+        });
+        let mut guard = Guard::new(limits, &yields).unwrap();
+        let mut now = Counters::default();
         // Three judgements in a row are needed.
         for _ in 0..2 {
             assert_eq!(decide(&mut guard, &mut now, 200), Decision::default());
         }
         let decision = decide(&mut guard, &mut now, 200);
         assert_eq!(
-            (decision.share, decision.withdrawn),
-            (None, Some(vec![worst]))
+            (decision.share, decision.removed),
+            (None, Some(vec![0]))
         );
         // With the other yield it is still too slow: that yield stays, for less of the time.
         guard.begin_anew(&now);
-        let mut share = MAX_LET_IN_SHARE;
+        let mut share = MAX_ADMITTED_SHARE;
         for _ in 0..20 {
             let decision = decide(&mut guard, &mut now, 200);
-            assert_eq!(decision.withdrawn, None);
+            assert_eq!(decision.removed, None);
             share = decision.share.unwrap_or(share);
         }
         assert!((share - 0.1).abs() < 0.02, "{share}");
         // Later scavengers slow it down no more.
         let back: Vec<Decision> = (0..20).map(|_| decide(&mut guard, &mut now, 100)).collect();
-        let changes = back.iter().filter_map(|it| it.withdrawn.clone());
-        assert_eq!(changes.collect::<Vec<_>>(), [vec![]]);
+        let changes = back.iter().filter_map(|it| it.removed.clone());
+        assert_eq!(changes.collect::<Vec<_>>(), [vec![0; 0]]);
         assert!(back[0].share > Some(share), "{back:?}");
         let report = guard.report();
         assert_eq!((report.yields_taken_out, report.yields_put_back), (1, 1));
@@ -380,23 +365,23 @@ mod tests {
 
     #[test]
     fn without_limits_there_is_no_guard() {
-        assert!(Guard::new(Limits::default(), Vec::new()).is_none());
+        assert!(Guard::new(Limits::default(), &[]).is_none());
     }
 
     /// Adds 1000 requests, of which `slow` take 2 ms and the rest 10 µs.
-    fn more(durations: &mut RequestDurations, slow: u64) {
+    fn more(requests: &mut Vec<(u64, u64, u64)>, slow: u64) {
         for (from, count) in [(10_000, 1000 - slow), (2_000_000, slow)] {
-            times::add(&mut durations.times, from, count);
+            durations::add(requests, from, count);
         }
     }
 
     /// The share that a guard settles on where `with` and `without` of 1000 requests take too long.
-    fn share_where(guard: &mut Guard, now: &mut Harvested, with: u64, without: u64) -> f64 {
+    fn share_where(guard: &mut Guard, now: &mut Counters, with: u64, without: u64) -> f64 {
         let mut share = guard.share;
         for _ in 0..20 {
-            let requested = now.requested.get_or_insert_with(Requested::default);
-            more(&mut requested.with, with);
-            more(&mut requested.without, without);
+            let requests = now.requests.get_or_insert_default();
+            more(&mut requests[0], with);
+            more(&mut requests[1], without);
             share = guard.decide(now).share.unwrap_or(share);
         }
         share
@@ -408,8 +393,8 @@ mod tests {
             max_slowdown: None,
             slo_p95_ns: Some(1e6),
         };
-        let mut guard = Guard::new(limits, Vec::new()).unwrap();
-        let mut now = Harvested::default();
+        let mut guard = Guard::new(limits, &[]).unwrap();
+        let mut now = Counters::default();
         assert_eq!(guard.decide(&now), Decision::default());
         // 20 % with and 1 % without: for 4 % together they are admitted for 3 parts of 19.
         let share = share_where(&mut guard, &mut now, 200, 10);
@@ -429,8 +414,8 @@ mod tests {
             max_slowdown: Some(0.5),
             slo_p95_ns: Some(1e6),
         };
-        let mut guard = Guard::new(limits, Vec::new()).unwrap();
-        let mut now = Harvested::default();
+        let mut guard = Guard::new(limits, &[]).unwrap();
+        let mut now = Counters::default();
         for _ in 0..20 {
             // A tenth slower is allowed.
             now.with.count += 10_000;

@@ -1,19 +1,16 @@
 //! How much slower a command is with scavengers than without, with a 95 % interval, from the counters at each
 //! poll. CPU time is in nanoseconds, a slowdown a share: 0.02 is 2 % slower.
 
-use membound_launch::{Harvested, Turns};
 use membound_model::stats::student_95;
 
-/// Minimum number of time slices with scavengers, and without, for a slowdown.
-const MIN_SLICES: u64 = 1000;
-/// Maximum number of spans that are kept.
-const MAX_SPANS: usize = 128;
+use crate::observation::{Counters, Slices};
+use crate::tuning::{MAX_SPANS, MIN_SLICES};
 
 /// Time slices in a part of the run, with scavengers and without.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Span {
-    with: Turns,
-    without: Turns,
+pub(crate) struct Span {
+    with: Slices,
+    without: Slices,
 }
 
 /// The run in consecutive spans of equally many polls; spans without time slices are left out.
@@ -21,7 +18,7 @@ pub(super) struct Span {
 /// There are never more than [`MAX_SPANS`]: when as many are full, each two are merged. Thus a disturbance
 /// that lasts longer than a poll, so that consecutive polls are alike, lies in one span for the most part.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spans {
+pub struct Spans {
     spans: Vec<Span>,
     /// Binary logarithm of the number of polls in a full span.
     doublings: u32,
@@ -33,23 +30,24 @@ pub(super) struct Spans {
 
 /// A slowdown and its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Slowdown {
-    pub(super) share: f64,
+pub struct Slowdown {
+    /// How much slower the command is, as a share.
+    pub share: f64,
     /// Low end and high end; `None` where there are too few spans for an interval.
-    pub(super) interval: Option<(f64, f64)>,
+    pub interval: Option<(f64, f64)>,
 }
 
 impl Span {
     /// The counters of the whole run so far.
-    pub(super) const fn so_far(harvested: &Harvested) -> Self {
+    pub(crate) const fn so_far(counters: &Counters) -> Self {
         Self {
-            with: harvested.with,
-            without: harvested.without,
+            with: counters.with,
+            without: counters.without,
         }
     }
 
     /// The counters since `earlier`; 0 where a counter is lower than it was.
-    pub(super) const fn since(self, earlier: Self) -> Self {
+    pub(crate) const fn since(self, earlier: Self) -> Self {
         Self {
             with: difference(self.with, earlier.with),
             without: difference(self.without, earlier.without),
@@ -65,7 +63,7 @@ impl Span {
 
     /// How much more CPU time a time slice takes with scavengers than without, as a share; `None` where there
     /// are too few slices.
-    pub(super) fn slowdown(self) -> Option<f64> {
+    pub(crate) fn slowdown(self) -> Option<f64> {
         let enough = self.with.count.min(self.without.count) >= MIN_SLICES;
         enough
             .then(|| self.ratio())
@@ -74,36 +72,36 @@ impl Span {
     }
 
     /// Time slices per second of CPU time without scavengers; 0 if there were none.
-    pub(super) fn slices_per_s_without(self) -> f64 {
+    pub(crate) fn slices_per_s_without(self) -> f64 {
         self.without.count as f64 / (self.without.cpu_ns.max(1) as f64 * 1e-9)
     }
 
     /// CPU time per time slice with scavengers over that without; `None` unless it is finite and positive.
     fn ratio(self) -> Option<f64> {
-        let each = |turns: Turns| turns.cpu_ns as f64 / turns.count as f64;
+        let each = |slices: Slices| slices.cpu_ns as f64 / slices.count as f64;
         let ratio = each(self.with) / each(self.without);
         (ratio.is_finite() && ratio > 0.0).then_some(ratio)
     }
 }
 
-const fn difference(now: Turns, earlier: Turns) -> Turns {
-    Turns {
+const fn difference(now: Slices, earlier: Slices) -> Slices {
+    Slices {
         count: now.count.saturating_sub(earlier.count),
         cpu_ns: now.cpu_ns.saturating_sub(earlier.cpu_ns),
     }
 }
 
-const fn sum(one: Turns, other: Turns) -> Turns {
-    Turns {
+const fn sum(one: Slices, other: Slices) -> Slices {
+    Slices {
         count: one.count + other.count,
         cpu_ns: one.cpu_ns + other.cpu_ns,
     }
 }
 
 impl Spans {
-    /// Takes a poll; `harvested` holds the counters since the run began.
-    pub(super) fn update(&mut self, harvested: &Harvested) {
-        let now = Span::so_far(harvested);
+    /// Takes the counters of a poll.
+    pub fn update(&mut self, counters: &Counters) {
+        let now = Span::so_far(counters);
         let span = now.since(self.last_counts);
         self.last_counts = now;
         if span == Span::default() {
@@ -128,7 +126,7 @@ impl Spans {
     }
 
     /// The slowdown over the whole run; `None` if it had too few time slices.
-    pub(super) fn slowdown(&self) -> Option<Slowdown> {
+    pub fn slowdown(&self) -> Option<Slowdown> {
         estimate(&self.spans)
     }
 }
@@ -144,7 +142,7 @@ impl Spans {
 fn estimate(spans: &[Span]) -> Option<Slowdown> {
     let all = spans.iter().copied().fold(Span::default(), Span::and);
     let share = all.slowdown()?;
-    let holding = |slices: fn(&Span) -> Turns| {
+    let holding = |slices: fn(&Span) -> Slices| {
         let with_slices = spans.iter().filter(|span| slices(span).count > 0);
         with_slices.count()
     };
@@ -177,7 +175,7 @@ mod tests {
 
     /// A span with equally many slices of both kinds, which take these times each.
     fn span(slices: u64, with_ns: u64, without_ns: u64) -> Span {
-        let of = |each_ns| Turns {
+        let of = |each_ns| Slices {
             count: slices,
             cpu_ns: slices * each_ns,
         };
@@ -231,14 +229,14 @@ mod tests {
     #[test]
     fn without_two_spans_of_each_kind_there_is_no_interval() {
         let mut spans = [span(2000, 110, 100), span(2000, 120, 100)];
-        spans[1].without = Turns::default();
+        spans[1].without = Slices::default();
         check(&spans, 0.15, None);
     }
 
     #[test]
     fn polls_are_differences_and_long_runs_have_longer_spans() {
         let mut spans = Spans::default();
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         for look in 0..1000_u64 {
             let added = span(10, 110 + look % 2 * 20, 100);
             so_far.with = sum(so_far.with, added.with);

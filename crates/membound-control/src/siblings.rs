@@ -2,27 +2,19 @@
 //! keeps to its bounds (document 003's SMT); otherwise the kernel schedules them elsewhere.
 //!
 //! A busy SMT sibling slows the command down all the time, a time slice only for a moment. So siblings are
-//! given up first, at once, before scavengers are admitted less ([`super::guard`]), and are used again last:
+//! given up first, at once, before scavengers are admitted less ([`crate::guard`]), and are used again last:
 //! when nothing else is held back, and after more judgements that find the bounds kept each time.
 
-use membound_launch::Harvested;
-
-use super::guard::{self, Limits, RequestsWithinLimit};
-use super::slowdown::Span;
-
-/// Share of the requests that must keep to their limit.
-const MIN_SHARE_WITHIN_LIMIT: f64 = 0.95;
-/// Consecutive judgements that find the command too slow before they are believed: one alone is noisy.
-const TOO_SLOW_JUDGEMENTS: u32 = 3;
-/// Consecutive judgements that find the bounds kept before scavengers use siblings again: the initial number,
-/// which doubles each time that siblings had to be given up again soon, and its maximum.
-const CALM_JUDGEMENTS: [u32; 2] = [8, 256];
-/// Judgements after a change within which siblings were given up soon.
-const RELAPSE_JUDGEMENTS: u32 = 32;
+use crate::guard::{self, Limits, RequestsWithinLimit};
+use crate::observation::Counters;
+use crate::slowdown::Span;
+use crate::tuning::{
+    CALM_JUDGEMENTS, MIN_SHARE_WITHIN_LIMIT, SIBLING_RELAPSE_JUDGEMENTS, TOO_SLOW_JUDGEMENTS,
+};
 
 /// A bound that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExceededBound {
+pub enum ExceededBound {
     /// More requests took too long than may.
     Requests,
     /// The command was slower than allowed.
@@ -31,16 +23,16 @@ pub(super) enum ExceededBound {
 
 /// State of the harvest at a decision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HarvestState {
+pub(crate) struct HarvestState {
     /// A scavenger is on an SMT sibling.
-    pub(super) uses_siblings: bool,
+    pub(crate) uses_siblings: bool,
     /// Scavengers are admitted less than the maximum, or yields are removed.
-    pub(super) holds_back: bool,
+    pub(crate) holds_back: bool,
 }
 
 /// Decides about SMT siblings while the command runs.
 #[derive(Debug)]
-pub(super) struct SiblingControl {
+pub struct SiblingControl {
     limits: Limits,
     /// The bound that was exceeded last, while siblings are given up because of it.
     exceeded: Option<ExceededBound>,
@@ -59,7 +51,7 @@ pub(super) struct SiblingControl {
 
 impl SiblingControl {
     /// Begins with siblings in use, since no bound was exceeded yet.
-    pub(super) fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self {
             limits,
             exceeded: None,
@@ -73,27 +65,27 @@ impl SiblingControl {
     }
 
     /// Whether scavengers may use SMT siblings.
-    pub(super) const fn is_on(&self) -> bool {
+    pub const fn is_on(&self) -> bool {
         self.exceeded.is_none()
     }
 
     /// The bound for which they may not.
-    pub(super) const fn exceeded(&self) -> Option<ExceededBound> {
+    pub const fn exceeded(&self) -> Option<ExceededBound> {
         self.exceeded
     }
 
     /// Whether there is a bound at all.
-    pub(super) fn has_limits(&self) -> bool {
+    pub fn has_limits(&self) -> bool {
         self.limits != Limits::default()
     }
 
     /// Number of changes so far.
-    pub(super) const fn changes(&self) -> u64 {
+    pub const fn changes(&self) -> u64 {
         self.changes
     }
 
     /// Judges the counters since the last decision, and changes the decision if needed.
-    pub(super) fn decide(&mut self, now: &Harvested, state: HarvestState) {
+    pub(crate) fn decide(&mut self, now: &Counters, state: HarvestState) {
         if self.is_on() && !state.uses_siblings {
             // No scavenger is on a sibling, so none there can be the reason if a bound is exceeded.
             self.begin_anew(now);
@@ -107,7 +99,7 @@ impl SiblingControl {
         match (exceeded, self.is_on()) {
             (None, true) => self.kept += 1,
             (Some(_), true) => {
-                if self.kept < RELAPSE_JUDGEMENTS && self.changes > 0 {
+                if self.kept < SIBLING_RELAPSE_JUDGEMENTS && self.changes > 0 {
                     self.patience = (2 * self.patience).min(CALM_JUDGEMENTS[1]);
                 }
                 self.change(exceeded, now);
@@ -122,21 +114,21 @@ impl SiblingControl {
         }
     }
 
-    fn change(&mut self, exceeded: Option<ExceededBound>, now: &Harvested) {
+    fn change(&mut self, exceeded: Option<ExceededBound>, now: &Counters) {
         self.exceeded = exceeded;
         self.changes += 1;
         self.begin_anew(now);
     }
 
     /// Ignores the counters so far: they were measured under another decision.
-    fn begin_anew(&mut self, now: &Harvested) {
+    fn begin_anew(&mut self, now: &Counters) {
         self.kept = 0;
         self.slow = 0;
         self.requests.discard_so_far(self.requests_so_far(now));
         self.span = Span::so_far(now);
     }
 
-    fn judge(&mut self, now: &Harvested) -> Judged {
+    fn judge(&mut self, now: &Counters) -> Judged {
         let requests = self.judge_requests(now);
         let slowdown = self.judge_slowdown(now);
         match (requests, slowdown) {
@@ -148,7 +140,7 @@ impl SiblingControl {
     }
 
     /// Whether requests kept to their limit; `None` if there were too few.
-    fn judge_requests(&mut self, now: &Harvested) -> Option<bool> {
+    fn judge_requests(&mut self, now: &Counters) -> Option<bool> {
         self.limits.slo_p95_ns?;
         let so_far = self.requests_so_far(now);
         let is_new = self.requests.update(so_far);
@@ -160,7 +152,7 @@ impl SiblingControl {
 
     /// Whether the slowdown is within its limit; `None` if there were too few time slices, or too few
     /// consecutive judgements beyond it.
-    fn judge_slowdown(&mut self, now: &Harvested) -> Option<bool> {
+    fn judge_slowdown(&mut self, now: &Counters) -> Option<bool> {
         let most = self.limits.max_slowdown?;
         let now = Span::so_far(now);
         let slower = now.since(self.span).slowdown()?;
@@ -174,12 +166,13 @@ impl SiblingControl {
     }
 
     /// All requests of both phases, and how many of them kept to the limit.
-    fn requests_so_far(&self, now: &Harvested) -> (u64, f64) {
-        let (Some(requested), Some(bound_ns)) = (&now.requested, self.limits.slo_p95_ns) else {
+    fn requests_so_far(&self, now: &Counters) -> (u64, f64) {
+        let (Some(requests), Some(bound_ns)) = (&now.requests, self.limits.slo_p95_ns) else {
             return (0, 0.0);
         };
-        let [with, without] =
-            [&requested.with, &requested.without].map(|phase| guard::count_within(phase, bound_ns));
+        let [with, without] = requests
+            .each_ref()
+            .map(|durations| guard::count_within(durations, bound_ns));
         (with.0 + without.0, with.1 + without.1)
     }
 }
@@ -195,10 +188,10 @@ enum Judged {
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::{Requested, Turns};
-
     use super::*;
-    use crate::harvest::times;
+    use crate::durations;
+    use crate::observation::Slices;
+    use crate::tuning::MIN_REQUESTS;
 
     const REQUESTS: Limits = Limits {
         max_slowdown: None,
@@ -211,16 +204,16 @@ mod tests {
     };
 
     /// Adds `quick` requests of 500 ns and `slow` of 5 us.
-    fn served(so_far: &mut Harvested, quick: u64, slow: u64) {
-        let requested = so_far.requested.get_or_insert_with(Requested::default);
-        times::add(&mut requested.with.times, 500, quick);
-        times::add(&mut requested.without.times, 5000, slow);
+    fn served(so_far: &mut Counters, quick: u64, slow: u64) {
+        let [with, without] = so_far.requests.get_or_insert_default();
+        durations::add(with, 500, quick);
+        durations::add(without, 5000, slow);
     }
 
     /// Judgements with `slow` in 1000 requests until the decision changes; `None` if it does not within 1000.
     fn until_it_changes(
         control: &mut SiblingControl,
-        so_far: &mut Harvested,
+        so_far: &mut Counters,
         slow: u64,
     ) -> Option<u32> {
         let before = control.is_on();
@@ -234,7 +227,7 @@ mod tests {
     #[test]
     fn it_is_given_up_at_once_and_comes_back_later_each_time() {
         let mut control = SiblingControl::new(REQUESTS);
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         assert!(control.is_on());
         let mut waited = Vec::new();
         for _ in 0..7 {
@@ -249,9 +242,9 @@ mod tests {
     #[test]
     fn a_long_success_resets_the_back_off() {
         let mut control = SiblingControl::new(REQUESTS);
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         for _ in 0..3 {
-            for _ in 0..RELAPSE_JUDGEMENTS {
+            for _ in 0..SIBLING_RELAPSE_JUDGEMENTS {
                 served(&mut so_far, 1000, 0);
                 control.decide(&so_far, BESIDE);
                 assert!(control.is_on());
@@ -264,7 +257,7 @@ mod tests {
     #[test]
     fn it_stays_off_while_scavengers_are_held_back() {
         let mut control = SiblingControl::new(REQUESTS);
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         assert_eq!(until_it_changes(&mut control, &mut so_far, 500), Some(1));
         for _ in 0..100 {
             served(&mut so_far, 1000, 0);
@@ -281,7 +274,7 @@ mod tests {
     #[test]
     fn siblings_without_scavengers_are_not_blamed() {
         let mut control = SiblingControl::new(REQUESTS);
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         for _ in 0..10 {
             served(&mut so_far, 0, 1000);
             let state = HarvestState {
@@ -299,8 +292,8 @@ mod tests {
 
     #[test]
     fn few_requests_decide_nothing_and_no_bound_ever_forbids_it() {
-        let mut so_far = Harvested::default();
-        served(&mut so_far, 0, guard::MIN_REQUESTS - 1);
+        let mut so_far = Counters::default();
+        served(&mut so_far, 0, MIN_REQUESTS - 1);
         let mut control = SiblingControl::new(REQUESTS);
         control.decide(&so_far, BESIDE);
         assert!(control.is_on());
@@ -318,9 +311,9 @@ mod tests {
             max_slowdown: Some(0.1),
             slo_p95_ns: None,
         });
-        let mut so_far = Harvested::default();
+        let mut so_far = Counters::default();
         let mut add_slices = |each_ns: u64, control: &mut SiblingControl| {
-            let add = |slices: &mut Turns, ns: u64| {
+            let add = |slices: &mut Slices, ns: u64| {
                 slices.count += 10_000;
                 slices.cpu_ns += 10_000 * ns;
             };

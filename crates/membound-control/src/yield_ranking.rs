@@ -4,46 +4,31 @@
 //! The rank of a yield is its predicted gain divided by its cost on hits, as in the plan (`membound_harvest`'s
 //! choice). Both are shares of the command's CPU time, as are slowdowns.
 
-use membound_launch::YieldPlace;
+use crate::tuning::{
+    CALM_JUDGEMENTS, CALM_SHARE_OF_LIMIT, MIN_INSTALLED_GAIN_SHARE, REMOVED_COST_SHARE,
+    TOO_SLOW_JUDGEMENTS, YIELD_RELAPSE_JUDGEMENTS,
+};
 
-/// Consecutive judgements, each of some hundred milliseconds, that find the command too slow before yields
-/// are removed.
-const TOO_SLOW_JUDGEMENTS: u32 = 3;
-/// Consecutive judgements that find it well below the limit before yields are installed again: the initial
-/// number, which doubles each time that yields had to be removed again soon, and its maximum.
-const CALM_JUDGEMENTS: [u32; 2] = [8, 256];
-/// Judgements after yields were installed again for which a removal counts as soon.
-const RELAPSE_JUDGEMENTS: u32 = 16;
-/// Share of the limit below which a slowdown is well below it.
-const CALM_SHARE_OF_LIMIT: f64 = 0.5;
-/// Share of the hit cost of the installed yields that is removed at a time.
-const REMOVED_COST_SHARE: f64 = 0.25;
-/// Share of the predicted gain of all yields that stays for as long as admitting scavengers less can help.
-const MIN_INSTALLED_GAIN_SHARE: f64 = 0.5;
-
-/// A yield of the command, with its figures from the plan.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct PlannedYield {
-    /// Path of its file.
-    pub(super) module: String,
-    pub(super) place: YieldPlace,
+/// Figures of one of the command's yields, from the plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct YieldFigures {
     /// CPU time that it harvests, as a share of the command's.
-    pub(super) gain: f64,
+    pub gain: f64,
     /// Its cost on hits, as a share of the command's CPU time.
-    pub(super) hit_cost: f64,
+    pub hit_cost: f64,
     /// Executions per second of CPU time, where known.
-    pub(super) rate: Option<f64>,
+    pub rate: Option<f64>,
 }
 
 /// Slowdowns of the command, as shares of its time without yields.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// How much slower it is while scavengers are admitted than while they are not.
-    pub(super) slower: f64,
+    pub(crate) slower: f64,
     /// Cost on hits of the installed yields while no scavenger is admitted.
-    pub(super) overhead: f64,
+    pub(crate) overhead: f64,
     /// Maximum share of the time in which scavengers are admitted.
-    pub(super) max_admitted_share: f64,
+    pub(crate) max_admitted_share: f64,
 }
 
 impl Pace {
@@ -55,9 +40,9 @@ impl Pace {
 
 /// The command's yields, ranked by gain per cost, and how many of them are installed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Yields {
-    /// Yields with the highest gain per cost first.
-    ranked: Vec<PlannedYield>,
+pub(crate) struct Yields {
+    /// Yields with the highest gain per cost first, each with its index among the command's yields.
+    ranked: Vec<(usize, YieldFigures)>,
     /// The first `installed` yields are installed.
     installed: usize,
     /// How many were installed before each removal that has not been undone.
@@ -75,7 +60,7 @@ pub(super) struct Yields {
 
 /// A change of the installed yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// Some are removed.
     Removed,
     /// Some are installed again.
@@ -84,13 +69,14 @@ pub(super) enum Change {
 
 impl Yields {
     /// Ranks the yields, all of which are installed at first.
-    pub(super) fn new(mut yields: Vec<PlannedYield>) -> Self {
-        let gain_per_cost = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
-        yields.sort_by(|a, b| {
+    pub(crate) fn new(yields: &[YieldFigures]) -> Self {
+        let gain_per_cost = |it: &YieldFigures| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
+        let mut yields: Vec<(usize, YieldFigures)> = yields.iter().copied().enumerate().collect();
+        yields.sort_by(|(_, a), (_, b)| {
             let by_gain_per_cost = gain_per_cost(b).total_cmp(&gain_per_cost(a));
             by_gain_per_cost.then(b.gain.total_cmp(&a.gain))
         });
-        let gain = |it: &PlannedYield| it.gain.max(0.0);
+        let gain = |it: &(usize, YieldFigures)| it.1.gain.max(0.0);
         let wanted: f64 = yields.iter().map(gain).sum::<f64>() * MIN_INSTALLED_GAIN_SHARE;
         let mut sum = 0.0;
         let below = yields.iter().take_while(|it| {
@@ -106,25 +92,31 @@ impl Yields {
         }
     }
 
-    /// The yields that must not be installed.
-    pub(super) fn removed(&self) -> &[PlannedYield] {
-        self.ranked.get(self.installed..).unwrap_or_default()
+    /// Indices of the yields that must not be installed.
+    pub(crate) fn removed(&self) -> Vec<usize> {
+        let removed = self.ranked.get(self.installed..).unwrap_or_default();
+        removed.iter().map(|(index, _)| *index).collect()
+    }
+
+    /// Whether any yield is removed.
+    pub(crate) const fn is_any_removed(&self) -> bool {
+        self.installed < self.ranked.len()
     }
 
     /// Whether there are yields and all of them are removed.
-    pub(super) fn all_removed(&self) -> bool {
+    pub(crate) fn all_removed(&self) -> bool {
         self.installed == 0 && !self.ranked.is_empty()
     }
 
     /// Cost on hits of the installed yields while no scavenger is admitted, as a share of the command's time
-    /// without yields: the planned cost, scaled from the planned rate of executions to `turns_per_s`, the
+    /// without yields: the planned cost, scaled from the planned rate of executions to `slices_per_s`, the
     /// rate of time slices measured now.
-    pub(super) fn overhead(&self, turns_per_s: f64) -> f64 {
+    pub(crate) fn overhead(&self, slices_per_s: f64) -> f64 {
         let installed = self.ranked.get(..self.installed).unwrap_or_default();
-        let cost: f64 = installed.iter().map(|it| it.hit_cost).sum();
-        let planned: f64 = installed.iter().filter_map(|it| it.rate).sum();
+        let cost: f64 = installed.iter().map(|(_, it)| it.hit_cost).sum();
+        let planned: f64 = installed.iter().filter_map(|(_, it)| it.rate).sum();
         let share = if planned > 0.0 {
-            cost * turns_per_s / planned
+            cost * slices_per_s / planned
         } else {
             cost
         };
@@ -134,7 +126,7 @@ impl Yields {
     }
 
     /// Whether yields may be removed at this pace, where the command may be slower by `most`.
-    pub(super) fn may_remove(&self, pace: Pace, most: f64) -> bool {
+    pub(crate) fn may_remove(&self, pace: Pace, most: f64) -> bool {
         self.installed > self.min_installed(pace, most)
     }
 
@@ -148,7 +140,7 @@ impl Yields {
     }
 
     /// Judges the pace of the command, which may be slower by `most`.
-    pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
+    pub(crate) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
         let slowdown_at_full_admission = pace.at_full_admission();
         self.slow = if slowdown_at_full_admission > most {
             self.slow + 1
@@ -164,7 +156,7 @@ impl Yields {
         if self.slow >= TOO_SLOW_JUDGEMENTS && self.may_remove(pace, most) {
             let soon = self
                 .since_reinstalled
-                .is_some_and(|since| since <= RELAPSE_JUDGEMENTS);
+                .is_some_and(|since| since <= YIELD_RELAPSE_JUDGEMENTS);
             if soon {
                 self.patience = (2 * self.patience).min(CALM_JUDGEMENTS[1]);
             }
@@ -187,9 +179,9 @@ impl Yields {
     fn remove_step(&mut self, least: usize) {
         self.before.push(self.installed);
         let installed = self.ranked.get(..self.installed).unwrap_or_default();
-        let cost: f64 = installed.iter().map(|it| it.hit_cost).sum();
+        let cost: f64 = installed.iter().map(|(_, it)| it.hit_cost).sum();
         let mut gone = 0.0;
-        for it in installed.iter().skip(least).rev() {
+        for (_, it) in installed.iter().skip(least).rev() {
             self.installed -= 1;
             gone += it.hit_cost;
             if gone >= cost * REMOVED_COST_SHARE {
@@ -207,31 +199,18 @@ impl Yields {
     }
 }
 
-/// A yield for tests.
-#[cfg(test)]
-pub(super) fn planned(address: u64, gain: f64, hit_cost: f64, rate: Option<f64>) -> PlannedYield {
-    PlannedYield {
-        module: "/bin/a".to_owned(),
-        place: YieldPlace {
-            file: membound_rewrite::image::Identity::TextHash([0; 32]),
-            address,
-        },
-        gain,
-        hit_cost,
-        rate,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Yields at addresses 0, 1, … with these gains and costs on hits.
+    /// Yields with these gains and costs on hits.
     fn yields(of: &[(f64, f64)]) -> Yields {
-        let yields = (0..)
-            .zip(of)
-            .map(|(address, &(gain, hit_cost))| planned(address, gain, hit_cost, Some(1000.0)));
-        Yields::new(yields.collect())
+        let yields = of.iter().map(|&(gain, hit_cost)| YieldFigures {
+            gain,
+            hit_cost,
+            rate: Some(1000.0),
+        });
+        Yields::new(&yields.collect::<Vec<_>>())
     }
 
     fn pace(slower: f64) -> Pace {
@@ -242,15 +221,11 @@ mod tests {
         }
     }
 
-    fn removed(yields: &Yields) -> Vec<u64> {
-        yields.removed().iter().map(|it| it.place.address).collect()
-    }
-
-    /// Addresses of the removed yields after each change, where the command is slower by `slower` for
+    /// The removed yields after each change, where the command is slower by `slower` for
     /// `judgements` judgements.
-    fn after(yields: &mut Yields, slower: f64, judgements: u32) -> Vec<Vec<u64>> {
+    fn after(yields: &mut Yields, slower: f64, judgements: u32) -> Vec<Vec<usize>> {
         (0..judgements)
-            .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| removed(yields)))
+            .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| yields.removed()))
             .collect()
     }
 
@@ -286,7 +261,7 @@ mod tests {
             assert_eq!(after(&mut yields, 0.2, 2), [[0; 0]; 0]);
             assert_eq!(after(&mut yields, -0.02, 7), [[0; 0]; 0]);
         }
-        assert_eq!(removed(&yields), [0, 3]);
+        assert_eq!(yields.removed(), [0, 3]);
     }
 
     #[test]
@@ -329,7 +304,7 @@ mod tests {
 
     #[test]
     fn without_yields_none_may_go() {
-        let mut none = Yields::new(Vec::new());
+        let mut none = Yields::new(&[]);
         assert_eq!(after(&mut none, 9.0, 9), [[0; 0]; 0]);
         assert!(!none.all_removed());
     }

@@ -13,42 +13,27 @@
 
 use std::time::Duration;
 
-use membound_launch::ScavengerPlacement;
+use membound_wire::ScavengerPlacement;
 
-/// Length of an interval of a trial, and the wait before it in which scavengers move to their places.
-const TRIAL_INTERVAL: Duration = Duration::from_millis(50);
-const SETTLING_TIME: Duration = Duration::from_millis(20);
-/// Progress from which on a scavenger is taken to have prepared its data.
-const MIN_PREPARED_LOADS: u64 = 2000;
-/// Minimum progress of a member in its interval alone for its ratio to count.
-const MIN_LOADS_ALONE: f64 = 500.0;
-/// Minimum speedup for scavengers to interleave.
-const MIN_SPEEDUP: f64 = 1.03;
-/// Time until the second trial, doubled after each trial with the same result, and its maximum.
-const FIRST_TRIAL_PAUSE: Duration = Duration::from_secs(1);
-const MAX_TRIAL_PAUSE: Duration = Duration::from_secs(30);
-/// Maximum number of scavengers that interleave on a processor.
-pub(super) const MAX_INTERLEAVED_PER_PROCESSOR: usize = 16;
+use crate::tuning::{
+    FIRST_TRIAL_PAUSE, MAX_INTERLEAVED_PER_PROCESSOR, MAX_TRIAL_PAUSE, MIN_LOADS_ALONE,
+    MIN_PREPARED_LOADS, MIN_SPEEDUP, SETTLING_TIME, TRIAL_INTERVAL,
+};
 
-/// What is known at a poll.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ProgressSample<'a> {
-    /// Time since the beginning.
-    pub(super) now: Duration,
-    /// Progress of each scavenger, in loads with a yield; `None` if it has not begun or has ended.
-    pub(super) progress: &'a [Option<u64>],
-}
+/// Progress of each scavenger, in loads with a yield; `None` if it has not begun or has ended.
+type Progress = [Option<u64>];
 
 /// Results for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct InterleavingReport {
+pub struct InterleavingReport {
     /// Number of trials that ended.
-    pub(super) trials: u32,
-    /// Worth in the last trial: work interleaved divided by work one after another.
-    pub(super) speedup: Option<f64>,
-    /// Time in which scavengers interleaved, and in which they ran one after another.
-    pub(super) together: Duration,
-    pub(super) apart: Duration,
+    pub trials: u32,
+    /// Speedup in the last trial: work interleaved divided by work one after another.
+    pub speedup: Option<f64>,
+    /// Time in which scavengers interleaved.
+    pub together: Duration,
+    /// Time in which they ran one after another.
+    pub apart: Duration,
 }
 
 /// A trial under way.
@@ -69,7 +54,7 @@ struct Trial {
 
 /// Decides where each scavenger runs.
 #[derive(Clone, Debug)]
-pub(super) struct Balance {
+pub struct Interleaving {
     processors: usize,
     trial: Option<Trial>,
     /// Time of the next trial.
@@ -83,9 +68,9 @@ pub(super) struct Balance {
     found: InterleavingReport,
 }
 
-impl Balance {
+impl Interleaving {
     /// Begins without a trial; at least one processor is assumed.
-    pub(super) fn new(processors: usize) -> Self {
+    pub fn new(processors: usize) -> Self {
         Self {
             processors: processors.max(1),
             trial: None,
@@ -100,16 +85,17 @@ impl Balance {
     }
 
     /// Whether polls must be frequent: a trial is under way, or no scavenger has prepared its data.
-    pub(super) fn is_watchful(&self) -> bool {
+    pub fn is_watchful(&self) -> bool {
         self.trial.is_some() || self.decided_for.is_empty()
     }
 
-    pub(super) const fn report(&self) -> InterleavingReport {
+    /// What was found so far, for the report.
+    pub const fn report(&self) -> InterleavingReport {
         self.found
     }
 
     /// Changes how many processors the ordinary processes leave; a change begins a new trial.
-    pub(super) fn set_processors(&mut self, processors: usize) {
+    pub fn set_processors(&mut self, processors: usize) {
         if processors.max(1) != self.processors {
             self.processors = processors.max(1);
             self.trial = None;
@@ -118,64 +104,64 @@ impl Balance {
     }
 
     /// Takes a poll and returns the place of each scavenger from now on.
-    pub(super) fn step(&mut self, sample: ProgressSample<'_>) -> Vec<ScavengerPlacement> {
-        let passed = sample.now.saturating_sub(self.last);
-        self.last = sample.now;
+    pub fn step(&mut self, now: Duration, progress: &Progress) -> Vec<ScavengerPlacement> {
+        let passed = now.saturating_sub(self.last);
+        self.last = now;
         if self.were_together {
             self.found.together += passed;
         } else {
             self.found.apart += passed;
         }
-        let places = self.places(sample);
+        let places = self.places(now, progress);
         self.were_together = places.contains(&ScavengerPlacement::RunQueues);
         places
     }
 
-    fn places(&mut self, sample: ProgressSample<'_>) -> Vec<ScavengerPlacement> {
-        let alive: Vec<usize> = (0..sample.progress.len())
-            .filter(|&index| sample.progress[index].is_some())
+    fn places(&mut self, now: Duration, progress: &Progress) -> Vec<ScavengerPlacement> {
+        let alive: Vec<usize> = (0..progress.len())
+            .filter(|&index| progress[index].is_some())
             .collect();
         let (prepared, prepares): (Vec<usize>, Vec<usize>) = alive
             .iter()
-            .partition(|&&index| sample.progress[index].is_some_and(|it| it >= MIN_PREPARED_LOADS));
+            .partition(|&&index| progress[index].is_some_and(|it| it >= MIN_PREPARED_LOADS));
         let most = MAX_INTERLEAVED_PER_PROCESSOR * self.processors;
         if !prepares.is_empty() && prepared.len() < most {
             self.trial = None;
             let first: Vec<usize> = prepares.into_iter().chain(prepared).collect();
-            return placements_alone(sample.progress.len(), &first, self.processors);
+            return placements_alone(progress.len(), &first, self.processors);
         }
         let members: Vec<usize> = prepared.into_iter().take(most).collect();
         if members.len() <= self.processors {
             self.trial = None;
             self.decided_for = members;
-            return placements_alone(sample.progress.len(), &alive, self.processors);
+            return placements_alone(progress.len(), &alive, self.processors);
         }
         if members != self.decided_for && self.trial.is_none() {
             // The members changed since the last decision.
             self.pause = FIRST_TRIAL_PAUSE;
-            self.next_trial = sample.now;
+            self.next_trial = now;
         }
         if let Some(trial) = &mut self.trial {
             if trial.members == members {
-                if !trial.advance(sample, self.processors) {
-                    return trial.places(sample.progress.len(), self.processors);
+                if !trial.advance(now, progress, self.processors) {
+                    return trial.places(progress.len(), self.processors);
                 }
                 let speedup = trial.speedup(self.processors);
-                self.conclude(sample.now, speedup);
+                self.conclude(now, speedup);
             }
             self.trial = None;
         }
-        if sample.now >= self.next_trial {
+        if now >= self.next_trial {
             self.decided_for.clone_from(&members);
-            let trial = Trial::of(members, sample.now);
-            let places = trial.places(sample.progress.len(), self.processors);
+            let trial = Trial::of(members, now);
+            let places = trial.places(progress.len(), self.processors);
             self.trial = Some(trial);
             return places;
         }
         if self.pays {
-            placements_together(sample.progress.len(), &members)
+            placements_together(progress.len(), &members)
         } else {
-            placements_alone(sample.progress.len(), &members, self.processors)
+            placements_alone(progress.len(), &members, self.processors)
         }
     }
 
@@ -209,19 +195,19 @@ impl Trial {
     }
 
     /// Takes a poll; returns whether the trial is over.
-    fn advance(&mut self, sample: ProgressSample<'_>, processors: usize) -> bool {
+    fn advance(&mut self, now: Duration, progress: &Progress, processors: usize) -> bool {
         let Some((since, before)) = &self.before else {
-            if sample.now >= self.from {
-                self.before = Some((sample.now, sample.progress.to_vec()));
+            if now >= self.from {
+                self.before = Some((now, progress.to_vec()));
             }
             return false;
         };
-        let lasted = sample.now.saturating_sub(*since);
+        let lasted = now.saturating_sub(*since);
         if lasted < TRIAL_INTERVAL {
             return false;
         }
         let rate = |index: usize| {
-            let loads = sample.progress[index]?.saturating_sub(before[index]?);
+            let loads = progress[index]?.saturating_sub(before[index]?);
             Some(loads as f64 / lasted.as_secs_f64())
         };
         if self.is_interleaved_measured {
@@ -235,7 +221,7 @@ impl Trial {
             self.is_interleaved_measured = true;
         }
         self.before = None;
-        self.from = sample.now + SETTLING_TIME;
+        self.from = now + SETTLING_TIME;
         self.alone == self.members.len()
     }
 
@@ -300,7 +286,7 @@ mod tests {
     /// Runs programs on `processors` processors; returns when each ended, in milliseconds, and the results.
     fn run(programs: &[Program], processors: usize) -> (Vec<u64>, InterleavingReport) {
         const STEP_MS: u64 = 10;
-        let mut balance = Balance::new(processors);
+        let mut interleaving = Interleaving::new(processors);
         let mut prepared = vec![0_u64; programs.len()];
         let mut loads = vec![0_u64; programs.len()];
         let mut ends = vec![0_u64; programs.len()];
@@ -310,12 +296,9 @@ mod tests {
                 .map(|index| (ends[index] == 0).then_some(loads[index]))
                 .collect();
             if progress.iter().all(Option::is_none) {
-                return (ends, balance.report());
+                return (ends, interleaving.report());
             }
-            places = balance.step(ProgressSample {
-                now: Duration::from_millis(now),
-                progress: &progress,
-            });
+            places = interleaving.step(Duration::from_millis(now), &progress);
             assert!(
                 places
                     .iter()
@@ -342,7 +325,7 @@ mod tests {
                 }
             }
         }
-        panic!("{ends:?} {:?}", balance.report());
+        panic!("{ends:?} {:?}", interleaving.report());
     }
 
     fn last(ends: &[u64]) -> u64 {

@@ -9,57 +9,23 @@
 //! Where too many slices exceed the bound for this reason, a scavenger skips slices after it has left at a
 //! load, and its data arrive while the command runs.
 
-use membound_launch::Harvested;
-
-use super::times;
-
-/// Share of the time slices that must keep to the bound.
-const TARGET_SHARE_WITHIN_BOUND: f64 = 0.99;
-/// Maximum share of further slices that a longer span may push beyond the bound where not even slices that
-/// end at the first yield keep to it, because they find all caches cold, for one. Never more than that share
-/// falls short of [`TARGET_SHARE_WITHIN_BOUND`].
-const MAX_EXTRA_EXCESS_SHARE: f64 = 0.02;
-/// Share of the slices beyond the bound that one more skip must bring within it to be worth while, and its
-/// lower limit.
-const MIN_GAIN_OF_SKIP: f64 = 0.5;
-const MIN_GAIN_OF_SKIP_IN_ALL: f64 = 0.001;
-/// Probes of the shortest slices between two trials of another number of skips, after a trial that failed;
-/// doubled after each failure, up to the maximum.
-const FIRST_BACK_OFF_SOUNDINGS: u32 = 8;
-const MAX_BACK_OFF_SOUNDINGS: u32 = 64;
-/// Differences between shares smaller than this are noise.
-const SHARE_NOISE: f64 = 0.004;
-/// If fewer of the shortest slices than this keep to the bound, all slices end at the first yield.
-const MIN_SHARE_TO_LENGTHEN: f64 = 0.8;
-/// Decisions from one probe of slices that end at the first yield to the next.
-const DECISIONS_PER_PROBE: u32 = 12;
-/// Decisions for which no longer span is tried after a span that was too long.
-const DECISIONS_BEFORE_LENGTHENING: u32 = 8;
-/// Timed slices needed for a decision, and the number from which on one is made however unsure the share is.
-const MIN_TIMED_SLICES: u64 = 200;
-const SUFFICIENT_TIMED_SLICES: u64 = 4000;
-/// Polls after which a decision is made with the slices that there are.
-const MAX_POLLS_PER_DECISION: u32 = 32;
-/// Standard errors by which a share must differ from its target to count as different.
-const STANDARD_ERRORS: f64 = 2.0;
-/// Steps to a longer span, largest first: the share of the margin between the target and the best share that
-/// must be exceeded, and the factor by which the span then grows.
-const LENGTHENING_STEPS: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
-/// A shorter span makes no difference, so 0 is used instead: slices end at the first yield.
-const MIN_SPAN_NS: f64 = 2.0;
-
-/// Share of the slices that may last longer than the load that they hide, and the share up to which longer
-/// spans are tried.
-const MAX_OVERLONG_SHARE: f64 = 0.5;
-const MAX_LONG_SHARE: f64 = 0.25;
+use crate::durations;
+use crate::observation::Counters;
+use crate::tuning::{
+    DECISIONS_BEFORE_LENGTHENING, DECISIONS_PER_PROBE, FIRST_BACK_OFF_PROBES, LENGTHENING_STEPS,
+    MAX_BACK_OFF_PROBES, MAX_EXTRA_EXCESS_SHARE, MAX_LONG_SHARE, MAX_OVERLONG_SHARE,
+    MAX_POLLS_PER_DECISION, MIN_GAIN_OF_SKIP, MIN_GAIN_OF_SKIP_IN_ALL, MIN_SHARE_TO_LENGTHEN,
+    MIN_SPAN_NS, MIN_TIMED_SLICES, SHARE_NOISE, STANDARD_ERRORS, SUFFICIENT_TIMED_SLICES,
+    TARGET_SHARE_WITHIN_BOUND,
+};
 
 /// Limits of time slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct SliceLimits {
+pub struct SliceLimits {
     /// Time until the first yield at which a slice ends, in nanoseconds.
-    pub(super) span_ns: f64,
+    pub span_ns: f64,
     /// Slices that a scavenger skips after a miss of its own.
-    pub(super) skips: u32,
+    pub skips: u32,
 }
 
 /// Another number of skips on trial, and the share of the slices that kept to the bound before it.
@@ -71,7 +37,7 @@ enum Trial {
 
 /// Finds the span and the skips with which time slices keep to the bound and to the load that they hide.
 #[derive(Debug)]
-pub(super) struct SpanControl {
+pub struct SliceControl {
     bound_ns: f64,
     /// Duration of a load that a slice hides, in nanoseconds.
     hidden_ns: f64,
@@ -110,15 +76,9 @@ struct SliceCounts {
     hidden: f64,
 }
 
-impl SpanControl {
-    /// The span to begin with: slices end at the first yield, which shows the best share that can keep to the
-    /// bound.
-    pub(super) const FIRST: f64 = 0.0;
-    /// Maximum number of slices that a scavenger skips after a miss.
-    pub(super) const MAX_SKIPS: u32 = 3;
-
-    /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `max_ns` is never exceeded.
-    pub(super) fn new(bound_ns: f64, hidden_ns: f64, max_ns: f64) -> Self {
+impl SliceControl {
+    /// Begins with [`crate::FIRST_SPAN_NS`], where loads take `hidden_ns`; `max_ns` is never exceeded.
+    pub fn new(bound_ns: f64, hidden_ns: f64, max_ns: f64) -> Self {
         Self {
             bound_ns,
             hidden_ns,
@@ -130,7 +90,7 @@ impl SpanControl {
             max_skips: 0,
             trial: None,
             rest: 0,
-            next_rest: FIRST_BACK_OFF_SOUNDINGS,
+            next_rest: FIRST_BACK_OFF_PROBES,
             decisions: 0,
             kept_ns: max_ns / 4.0,
             patience: 0,
@@ -140,16 +100,17 @@ impl SpanControl {
     }
 
     /// The same control, with scavengers that skip at most `max_skips` slices after a miss.
-    pub(super) fn skipping(self, max_skips: u32) -> Self {
+    #[must_use]
+    pub fn skipping(self, max_skips: u32) -> Self {
         Self { max_skips, ..self }
     }
 
     /// New limits for time slices, or `None` if they stay as they are.
-    pub(super) fn decide(&mut self, now: &Harvested) -> Option<SliceLimits> {
+    pub fn decide(&mut self, now: &Counters) -> Option<SliceLimits> {
         let so_far = SliceCounts {
-            timed: times::count(&now.times),
-            kept: times::share_within(&now.times, self.bound_ns),
-            hidden: times::share_within(&now.times, self.hidden_ns),
+            timed: durations::count(&now.slices),
+            kept: durations::share_within(&now.slices, self.bound_ns),
+            hidden: durations::share_within(&now.slices, self.hidden_ns),
         };
         let slices = so_far.timed.saturating_sub(self.last.timed);
         if slices < MIN_TIMED_SLICES {
@@ -225,7 +186,7 @@ impl SpanControl {
         self.skips = skips;
         self.best_share = Some(share);
         self.rest = self.next_rest;
-        self.next_rest = (2 * self.next_rest).min(MAX_BACK_OFF_SOUNDINGS);
+        self.next_rest = (2 * self.next_rest).min(MAX_BACK_OFF_PROBES);
         false
     }
 
@@ -310,7 +271,7 @@ mod tests {
     impl SliceLimits {
         /// The limits that a control begins with.
         const FIRST: Self = Self {
-            span_ns: SpanControl::FIRST,
+            span_ns: crate::FIRST_SPAN_NS,
             skips: 0,
         };
     }
@@ -318,16 +279,16 @@ mod tests {
     /// The numbers of skips that the control asks for, where `late` of 1000 slices exceed the bound for a
     /// given number.
     fn skipping(
-        control: &mut SpanControl,
-        so_far: &mut Harvested,
+        control: &mut SliceControl,
+        so_far: &mut Counters,
         polls: u32,
         late: impl Fn(u32) -> u64,
     ) -> Vec<u32> {
         let mut skips = Vec::new();
         for _ in 0..polls {
             let late = 10 * late(control.skips);
-            times::add(&mut so_far.times, 60, 10_000 - late);
-            times::add(&mut so_far.times, 400, late);
+            durations::add(&mut so_far.slices, 60, 10_000 - late);
+            durations::add(&mut so_far.slices, 400, late);
             control.decide(so_far);
             skips.push(control.skips);
         }
@@ -336,8 +297,8 @@ mod tests {
 
     #[test]
     fn slices_are_skipped_if_the_scavengers_own_misses_make_them_late() {
-        let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0).skipping(3);
+        let mut so_far = Counters::default();
         let late = |skips| [130, 30, 4, 4][skips as usize];
         let skips = skipping(&mut control, &mut so_far, 40, late);
         assert_eq!(skips[..3], [1, 2, 2]);
@@ -354,8 +315,8 @@ mod tests {
 
     #[test]
     fn no_slices_are_skipped_without_a_benefit() {
-        let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0).skipping(3);
+        let mut so_far = Counters::default();
         let skips = skipping(&mut control, &mut so_far, 2000, |_| 20);
         let skipping = skips.iter().filter(|skips| **skips > 0).count();
         assert!((1..=8).contains(&skipping), "{skipping}");
@@ -363,17 +324,17 @@ mod tests {
     }
 
     /// Slices last 60 ns and 1.5 times the span, one in a thousand much longer.
-    fn timed(so_far: &mut Harvested, span_ns: f64) {
+    fn timed(so_far: &mut Counters, span_ns: f64) {
         let ns = (60.0 + 1.5 * span_ns) as u64;
         for (from, count) in [(ns, 999), (5000, 1)] {
-            times::add(&mut so_far.times, from, count);
+            durations::add(&mut so_far.slices, from, count);
         }
     }
 
     #[test]
     fn slices_converge_to_their_bound() {
-        let mut control = SpanControl::new(200.0, 200.0, 150.0);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0);
+        let mut so_far = Counters::default();
         let mut wanted = SliceLimits::FIRST;
         for _ in 0..60 {
             timed(&mut so_far, wanted.span_ns);
@@ -389,14 +350,14 @@ mod tests {
     fn slices_converge_to_the_latency_they_hide() {
         // Slices of 20 ns and three times the span, of which four in ten are half as long.
         for (began_ns, hidden_ns) in [(180.0, 150.0), (20.0, 150.0)] {
-            let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
+            let mut control = SliceControl::new(1000.0, hidden_ns, 180.0);
             control.span_ns = began_ns;
-            let mut so_far = Harvested::default();
+            let mut so_far = Counters::default();
             let mut wanted = SliceLimits::FIRST;
             for _ in 0..60 {
                 let ns = 3.0_f64.mul_add(wanted.span_ns, 20.0) as u64;
-                times::add(&mut so_far.times, ns, 600);
-                times::add(&mut so_far.times, ns / 2, 400);
+                durations::add(&mut so_far.slices, ns, 600);
+                durations::add(&mut so_far.slices, ns / 2, 400);
                 wanted = control.decide(&so_far).unwrap_or(wanted);
             }
             let lasts_ns = 3.0_f64.mul_add(control.kept_ns, 20.0);
@@ -408,8 +369,8 @@ mod tests {
     #[test]
     fn a_few_late_slices_do_not_shorten_the_span() {
         // Two in a hundred are late regardless of the span; among each 250 that are timed up to nine are late.
-        let mut control = SpanControl::new(200.0, 200.0, 150.0);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0);
+        let mut so_far = Counters::default();
         let mut wanted = SliceLimits::FIRST;
         let mut shortest = f64::INFINITY;
         for (look, late) in [1, 9, 5, 2, 8, 5, 6, 4]
@@ -418,12 +379,12 @@ mod tests {
             .take(800)
             .enumerate()
         {
-            times::add(
-                &mut so_far.times,
+            durations::add(
+                &mut so_far.slices,
                 60 + wanted.span_ns as u64 / 2,
                 250 - late,
             );
-            times::add(&mut so_far.times, 400, late);
+            durations::add(&mut so_far.slices, 400, late);
             wanted = control.decide(&so_far).unwrap_or(wanted);
             if look > 400 && !control.probing {
                 shortest = shortest.min(control.span_ns);
@@ -434,15 +395,15 @@ mod tests {
 
     #[test]
     fn a_span_that_was_too_long_is_seldom_tried_again() {
-        let mut control = SpanControl::new(200.0, 200.0, 150.0);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0);
+        let mut so_far = Counters::default();
         let mut wanted = SliceLimits::FIRST;
         let mut too_long = 0;
         for _ in 0..60 {
             // Up to 60 ns nearly all slices keep to the bound; beyond, one in ten does not.
             let late = if wanted.span_ns > 60.0 { 100 } else { 1 };
-            times::add(&mut so_far.times, 150, 1000 - late);
-            times::add(&mut so_far.times, 400, late);
+            durations::add(&mut so_far.slices, 150, 1000 - late);
+            durations::add(&mut so_far.slices, 400, late);
             too_long += u32::from(wanted.span_ns > 60.0);
             wanted = control.decide(&so_far).unwrap_or(wanted);
         }
@@ -455,14 +416,14 @@ mod tests {
 
     #[test]
     fn unavoidably_long_slices_do_not_shorten_the_others() {
-        let mut control = SpanControl::new(200.0, 200.0, 150.0);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(200.0, 200.0, 150.0);
+        let mut so_far = Counters::default();
         let mut wanted = SliceLimits::FIRST;
         // One in twenty is cold, and lasts longer than the bound regardless of the span.
         for _ in 0..60 {
             let ns = (60.0 + 0.5 * wanted.span_ns) as u64;
             for (from, count) in [(ns, 950), (400, 50)] {
-                times::add(&mut so_far.times, from, count);
+                durations::add(&mut so_far.slices, from, count);
             }
             wanted = control.decide(&so_far).unwrap_or(wanted);
         }
@@ -471,8 +432,8 @@ mod tests {
 
     #[test]
     fn slices_end_at_the_first_yield_if_one_segment_exceeds_the_bound() {
-        let mut control = SpanControl::new(50.0, 50.0, 25.0);
-        let mut so_far = Harvested::default();
+        let mut control = SliceControl::new(50.0, 50.0, 25.0);
+        let mut so_far = Counters::default();
         let mut wanted = SliceLimits::FIRST;
         for _ in 0..20 {
             timed(&mut so_far, wanted.span_ns);
