@@ -317,7 +317,12 @@ mod tests {
         for _ in 0..TOO_SLOW_JUDGEMENTS {
             assert_eq!(trace.decision(200), []);
         }
-        let is_on = |trace: &Trace| trace.controller.siblings().is_some_and(SiblingControl::is_on);
+        let is_on = |trace: &Trace| {
+            trace
+                .controller
+                .siblings()
+                .is_some_and(SiblingControl::is_on)
+        };
         assert!(!is_on(&trace));
         trace.uses_siblings = false;
         for _ in 1..TOO_SLOW_JUDGEMENTS {
@@ -366,7 +371,10 @@ mod tests {
             })
         };
         use ScavengerPlacement::{Held, Own};
-        assert_eq!(step(10, &[Some(0), Some(0)]), [Action::Place(vec![Own, Held])]);
+        assert_eq!(
+            step(10, &[Some(0), Some(0)]),
+            [Action::Place(vec![Own, Held])]
+        );
         assert_eq!(step(20, &[Some(0), Some(0)]), []);
         assert_eq!(step(30, &[None, Some(0)]), [Action::Place(vec![Held, Own])]);
     }

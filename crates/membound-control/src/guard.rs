@@ -340,10 +340,7 @@ mod tests {
             assert_eq!(decide(&mut guard, &mut now, 200), Decision::default());
         }
         let decision = decide(&mut guard, &mut now, 200);
-        assert_eq!(
-            (decision.share, decision.removed),
-            (None, Some(vec![0]))
-        );
+        assert_eq!((decision.share, decision.removed), (None, Some(vec![0])));
         // With the other yield it is still too slow: that yield stays, for less of the time.
         guard.begin_anew(&now);
         let mut share = MAX_ADMITTED_SHARE;

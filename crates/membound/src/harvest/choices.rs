@@ -10,7 +10,6 @@ use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite};
 
-
 /// The patches of a harvest.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
