@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use membound_rewrite::image::{FunctionBounds, Identity, Image};
+use membound_rewrite::image::{self, FunctionBounds, Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
 use memmap2::Mmap;
 use rustc_hash::FxHashMap;
@@ -39,6 +39,8 @@ pub(crate) struct ModulePlan {
     chosen: Option<(Arc<ModulePlan>, patch::Options)>,
     /// True if it was planned while programs that use it ran.
     late: bool,
+    /// Addresses in the only functions that are analysed; empty: all are.
+    around: Vec<u64>,
     /// The plan, or why the file is not patched.
     pub(crate) plan: Result<Plan, Refused>,
     /// Addresses of the sites by their numbers, computed at the first use.
@@ -108,6 +110,7 @@ impl ModulePlan {
             identity,
             chosen: None,
             late: false,
+            around: Vec::new(),
             plan,
             numbered: OnceLock::new(),
             image: OnceLock::new(),
@@ -176,7 +179,7 @@ impl ModulePlan {
     }
 
     fn parse(&self) -> Option<Parsed> {
-        Parsed::try_new(Arc::clone(&self.file), |bytes| Image::parse(bytes)).ok()
+        Parsed::try_new(Arc::clone(&self.file), |bytes| parse(bytes, &self.around)).ok()
     }
 
     /// True if it may read floating-point exception flags.
@@ -218,6 +221,14 @@ impl ModulePlan {
     pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
         let functions = |image: &Image<'_>| image.functions().to_vec();
         self.with_image(functions).unwrap_or_default()
+    }
+}
+
+/// Parses a file; with only the functions around these addresses, if there are any.
+fn parse<'data>(bytes: &'data [u8], around: &[u64]) -> Result<Image<'data>, image::Error> {
+    match around {
+        [] => Image::parse(bytes),
+        around => Image::parse_around(bytes, around),
     }
 }
 
@@ -295,6 +306,8 @@ pub(crate) struct Plans {
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
+    /// Files of which only the functions around these addresses are analysed.
+    around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Set if large files are planned while their programs run.
     later: Option<Later>,
@@ -309,10 +322,22 @@ impl Plans {
             allocators: None,
             cache,
             revision,
+            around: Vec::new(),
             known: Mutex::default(),
             later: None,
             derived: Mutex::default(),
         }
+    }
+
+    /// Analyses only the functions around these addresses of these files.
+    pub(crate) fn around(self, around: Vec<(Identity, Vec<u64>)>) -> Self {
+        Self { around, ..self }
+    }
+
+    /// Addresses in the only functions of a file that are analysed; empty: all are.
+    fn around_in(&self, identity: &Identity) -> &[u64] {
+        let found = self.around.iter().find(|(file, _)| file == identity);
+        found.map_or(&[], |(_, addresses)| addresses)
     }
 
     /// Also wraps allocation functions.

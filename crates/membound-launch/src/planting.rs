@@ -12,6 +12,9 @@ pub struct Planting {
     pub choice: Choice,
     /// The choice that is installed instead if a yield that others need has no place.
     pub otherwise: Option<Choice>,
+    /// True if nothing else of the file is patched, and no other code enters the functions with yields but at
+    /// their starts: the rest of the file is not analysed.
+    pub is_alone: bool,
 }
 
 impl Planting {

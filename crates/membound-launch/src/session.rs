@@ -434,6 +434,9 @@ fn server(options: Options, presence: Agent) -> Server {
         plan.hooks = if waits { Hooks::Waiting } else { Hooks::Timed };
     }
     let mut plans = Plans::new(plan, options.cache, options.revision);
+    if let Some(harvest) = &options.harvest {
+        plans = plans.around(harvest.alone());
+    }
     if let Some(objects) = &options.objects {
         plans = plans.wrapping(Allocators::new(&objects.others));
     }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use membound_rewrite::image::Identity;
+use membound_rewrite::patch::Sites;
 use membound_wire::{Idle, ScavengerPlacement};
 
 use crate::marks::RequestsBy;
@@ -49,6 +51,21 @@ impl Harvest {
     /// True if threads of the command yield in short waits.
     pub(crate) fn in_waits(&self) -> bool {
         self.waits && self.idle == Idle::Harvest
+    }
+
+    /// Files of which only the functions with yields are analysed, and the addresses of these yields.
+    pub(crate) fn alone(&self) -> Vec<(Identity, Vec<u64>)> {
+        let all = || self.primary.iter().chain(&self.scavenger_yields);
+        let alone = all().filter(|it| it.is_alone);
+        let alone = alone.filter_map(|it| {
+            let file = &it.choice.file;
+            let others = all().filter(|other| other.choice.file == *file).count();
+            let Sites::Instructions(addresses) = &it.choice.options.sites else {
+                return None;
+            };
+            (others == 1).then(|| (file.clone(), addresses.clone()))
+        });
+        alone.collect()
     }
 }
 

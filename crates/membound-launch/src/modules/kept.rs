@@ -29,7 +29,16 @@ impl Plans {
             options.wrapped.extend(wrapped);
         }
         cache.holds(&self.key_of(identity, "unwind"))
-            && cache.holds(&key(identity, &options, &self.revision))
+            && cache.holds(&key(identity, &options, &self.revision_of(identity)))
+    }
+
+    /// What distinguishes results about a file beside its identity and the options: this version of the
+    /// planner, and the functions that are analysed.
+    fn revision_of(&self, identity: &Identity) -> String {
+        match self.around_in(identity) {
+            [] => self.revision.clone(),
+            around => format!("{} around {around:x?}", self.revision),
+        }
     }
 
     pub(super) fn plan(
@@ -47,7 +56,8 @@ impl Plans {
             Err(error) => return (None, Err(refused(error))),
         };
         let parsed = OnceCell::new();
-        let image = || parsed.get_or_init(|| Image::parse(bytes)).as_ref();
+        let around = self.around_in(&identity);
+        let image = || parsed.get_or_init(|| super::parse(bytes, around)).as_ref();
         let wrapped = match &self.allocators {
             Some(allocators) => self.wrapped(allocators, path, &identity, image),
             None => Ok(Vec::new()),
@@ -60,7 +70,7 @@ impl Plans {
                 &identity,
                 &options,
                 self.cache.as_ref(),
-                &self.revision,
+                &self.revision_of(&identity),
                 make,
             )
         });
@@ -129,7 +139,7 @@ impl Plans {
         key(
             identity,
             &self.options,
-            &format!("{} {what}", self.revision),
+            &format!("{} {what}", self.revision_of(identity)),
         )
     }
 }

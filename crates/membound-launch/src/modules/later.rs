@@ -53,7 +53,9 @@ impl Plans {
             return false;
         }
         match Image::build_id(bytes) {
-            Ok(Some(identity)) => !self.keeps(path, &identity),
+            Ok(Some(identity)) => {
+                self.around_in(&identity).is_empty() && !self.keeps(path, &identity)
+            }
             // Without a build id its text would have to be hashed, which takes long as well.
             Ok(None) => true,
             // It will not be patched.

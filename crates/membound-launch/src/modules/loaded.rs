@@ -159,9 +159,11 @@ impl Plans {
         late: bool,
     ) -> Arc<ModulePlan> {
         let (identity, plan) = self.plan(path, &bytes, identity);
+        let around = identity.as_ref().map_or(&[][..], |it| self.around_in(it));
         let file = Arc::new(Bytes::File(bytes));
         Arc::new(ModulePlan {
             late,
+            around: around.to_vec(),
             ..ModulePlan::new(path.to_owned(), headers, file, identity, plan)
         })
     }

@@ -83,6 +83,32 @@ impl<'data> Image<'data> {
         Layout::parse(data).map(|layout| Self::of_layout(layout, Undescribed::Found))
     }
 
+    /// Like [`Self::parse`], with only the functions that contain one of `addresses`, and their neighbours: much
+    /// faster. The caller answers for it that no other code enters these functions but at their starts.
+    ///
+    /// # Errors
+    /// The same as for [`Self::parse`].
+    pub fn parse_around(data: &'data [u8], addresses: &[u64]) -> Result<Self, Error> {
+        let layout = patched_layout(data)?;
+        let mut image = Self::of_layout(layout, Undescribed::LeftOut);
+        let selected = addresses.iter().filter_map(|at| image.function_at(*at));
+        let selected: Vec<usize> = selected.collect();
+        let is_near = |index: usize| selected.iter().any(|it| it.abs_diff(index) <= 1);
+        let mut index = 0..;
+        image
+            .functions
+            .retain(|_| index.next().is_some_and(is_near));
+        let kept = &image.functions;
+        let is_kept = |range: &Range<u64>| {
+            let overlaps =
+                |it: &FunctionBounds| it.range.start < range.end && range.start < it.range.end;
+            kept.iter().any(overlaps)
+        };
+        image.frames.retain(|frame| is_kept(&frame.range));
+        image.inner_symbols.retain(|at| is_kept(&(*at..*at + 1)));
+        Ok(image)
+    }
+
     /// Like [`Self::parse_unpatched`], without the functions that neither symbols nor unwind information
     /// describe: much faster.
     ///

@@ -83,6 +83,7 @@ impl Choices {
                 self.primary.push(Planting {
                     choice: choice(yields),
                     otherwise: None,
+                    is_alone: false,
                 });
             }
             HarvestRole::Scavenger => {
@@ -92,6 +93,7 @@ impl Choices {
                 self.scavengers.push(Planting {
                     otherwise: sure.map(choice),
                     choice: choice(yields),
+                    is_alone: false,
                 });
             }
         }
@@ -173,21 +175,21 @@ fn planned<'a>(
 /// The yield of the host program, which stands in for a command in harvests without one.
 pub(super) fn host_yield() -> anyhow::Result<Planting> {
     let bytes = membound_launch::own_file().context("membound cannot read itself")?;
-    let image = Image::parse(&bytes).context("membound cannot read itself")?;
+    let file = Image::identify(&bytes).context("membound cannot read itself")?;
     let load = membound_launch::host_load().context("membound does not find itself in memory")?;
     let mut options = membound_harvest::groundwork_options();
     options.sites = Sites::Instructions(vec![load]);
     Ok(Planting {
-        choice: Choice {
-            file: image.identity().clone(),
-            options,
-        },
+        choice: Choice { file, options },
         otherwise: None,
+        // Its text is hand-written, and nothing jumps into it.
+        is_alone: true,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use membound_rewrite::patch::Placement;
     use membound_types::YieldKind;
 
     use super::*;
@@ -203,6 +205,29 @@ mod tests {
         let site = |offset: &u64| HarvestSite::chosen(path.clone(), *offset, YieldKind::Primary, 1);
         plan.sites = offsets.iter().map(site).collect();
         plan
+    }
+
+    #[test]
+    fn the_host_s_yield_needs_no_other_function_of_its_program() {
+        let choice = host_yield().unwrap().choice;
+        let Sites::Instructions(loads) = &choice.options.sites else {
+            panic!("{:?}", choice.options.sites);
+        };
+        let bytes = membound_launch::own_file().unwrap();
+        let image = Image::parse_around(&bytes, loads).unwrap();
+        assert_eq!(image.identity(), &choice.file);
+        assert!((1..=3).contains(&image.functions().len()));
+        let plan = Groundwork::of(&image, &choice.options).plan(&image, &choice.options);
+        let sites = plan.sites().map(|site| (site.address, site.number.is_ok()));
+        assert_eq!(sites.collect::<Vec<_>>(), [(loads[0], true)]);
+        let placement = Placement {
+            bias: 0x5555_5555_0000,
+            area: 0x5555_6000_0000 + image.span().end.next_multiple_of(0x1000),
+        };
+        let text = plan.place(&placement).unwrap().edits;
+        let function = &image.functions()[image.function_at(loads[0]).unwrap()];
+        let is_inside = |address: u64| function.range.contains(&(address - placement.bias));
+        assert!(!text.is_empty() && text.iter().all(|edit| is_inside(edit.address)));
     }
 
     #[test]
