@@ -5,8 +5,9 @@
 //! A scavenger's work is measured by its progress, the number of loads with a yield that it executes. In a
 //! trial all members interleave for one interval, and then each runs alone for one, as many at a time as
 //! there are processors. The rate of each member interleaved is divided by its rate alone; the sum of these
-//! ratios per processor is the speedup of interleaving. Intervals alone cost only what interleaving would have
-//! gained meanwhile.
+//! ratios per processor is the speedup of interleaving. Where that seems to pay, all interleave for one more
+//! interval, and the lower of both rates counts: a program whose progress changes by itself meanwhile would
+//! otherwise look like one that gains. Intervals alone cost only what interleaving would have gained meanwhile.
 //!
 //! A scavenger with little progress still prepares its data. Those scavengers also run one after another, so
 //! that they do not share caches with others while sharing gains them nothing.
@@ -36,14 +37,21 @@ pub struct InterleavingReport {
     pub apart: Duration,
 }
 
+/// Part of a trial.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Interleaved,
+    /// So many members had their interval alone.
+    Alone(usize),
+    InterleavedAgain,
+}
+
 /// A trial under way.
 #[derive(Clone, Debug)]
 struct Trial {
     /// Indices of the scavengers that take part.
     members: Vec<usize>,
-    /// How many members had their interval alone, and whether the interleaved interval is over.
-    alone: usize,
-    is_interleaved_measured: bool,
+    part: Part,
     /// When the present interval may begin, and, once it has begun, its start and the progress at that time.
     from: Duration,
     before: Option<(Duration, Vec<Option<u64>>)>,
@@ -187,8 +195,7 @@ impl Trial {
             interleaved_rates: vec![None; members.len()],
             alone_rates: vec![None; members.len()],
             members,
-            alone: 0,
-            is_interleaved_measured: false,
+            part: Part::Interleaved,
             from: now + SETTLING_TIME,
             before: None,
         }
@@ -210,19 +217,33 @@ impl Trial {
             let loads = progress[index]?.saturating_sub(before[index]?);
             Some(loads as f64 / lasted.as_secs_f64())
         };
-        if self.is_interleaved_measured {
-            let until = (self.alone + processors).min(self.members.len());
-            for member in self.alone..until {
-                self.alone_rates[member] = rate(self.members[member]);
-            }
-            self.alone = until;
-        } else {
-            self.interleaved_rates = self.members.iter().map(|&index| rate(index)).collect();
-            self.is_interleaved_measured = true;
-        }
+        let rates: Vec<Option<f64>> = self.members.iter().map(|&index| rate(index)).collect();
         self.before = None;
         self.from = now + SETTLING_TIME;
-        self.alone == self.members.len()
+        self.part = match self.part {
+            Part::Interleaved => {
+                self.interleaved_rates = rates;
+                Part::Alone(0)
+            }
+            Part::Alone(ended) => {
+                let until = (ended + processors).min(self.members.len());
+                self.alone_rates[ended..until].copy_from_slice(&rates[ended..until]);
+                if until < self.members.len() {
+                    Part::Alone(until)
+                } else if self.speedup(processors).is_some_and(|it| it >= MIN_SPEEDUP) {
+                    Part::InterleavedAgain
+                } else {
+                    return true;
+                }
+            }
+            Part::InterleavedAgain => {
+                for (rate, again) in self.interleaved_rates.iter_mut().zip(rates) {
+                    *rate = rate.zip(again).map(|(rate, again)| rate.min(again));
+                }
+                return true;
+            }
+        };
+        false
     }
 
     /// The speedup of interleaving: the mean ratio of the members with enough progress alone, times the number
@@ -243,10 +264,9 @@ impl Trial {
     }
 
     fn places(&self, count: usize, processors: usize) -> Vec<ScavengerPlacement> {
-        if self.is_interleaved_measured {
-            placements_alone(count, &self.members[self.alone..], processors)
-        } else {
-            placements_together(count, &self.members)
+        match self.part {
+            Part::Alone(ended) => placements_alone(count, &self.members[ended..], processors),
+            Part::Interleaved | Part::InterleavedAgain => placements_together(count, &self.members),
         }
     }
 }
@@ -361,6 +381,33 @@ mod tests {
             let slower = last(&ends) as f64 / f64::from(alone_ms);
             assert!(slower < 1.03, "{slower} {found:?}");
         }
+    }
+
+    #[test]
+    fn a_change_of_progress_in_a_trial_is_no_gain() {
+        let mut interleaving = Interleaving::new(1);
+        let mut loads = [5000_u64; 2];
+        let mut together_ms = 0;
+        for now in (0..900).step_by(10) {
+            let progress = loads.map(Some);
+            let places = interleaving.step(Duration::from_millis(now), &progress);
+            // Both programs go ten times as fast for 80 ms, and share the processor's time where they interleave.
+            let rate = if now < 80 { 10_000 } else { 1000 };
+            for (loads, place) in loads.iter_mut().zip(places) {
+                *loads += 10
+                    * match place {
+                        ScavengerPlacement::RunQueues => rate / 2,
+                        ScavengerPlacement::Own => rate,
+                        ScavengerPlacement::Held => 0,
+                    };
+                together_ms += 5 * u64::from(place == ScavengerPlacement::RunQueues);
+            }
+        }
+        let found = interleaving.report();
+        assert_eq!(found.trials, 1);
+        assert!(found.speedup.unwrap() < MIN_SPEEDUP, "{found:?}");
+        // Only the two intervals of the trial.
+        assert!(together_ms <= 160, "{together_ms}");
     }
 
     #[test]
