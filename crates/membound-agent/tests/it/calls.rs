@@ -9,12 +9,11 @@ use membound_wire::{
 };
 
 use crate::harness::{
-    Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file, reverse,
+    AREA, Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file, reverse,
 };
 use crate::signals::table;
 
-const AREA: u64 = 0x2000_0000;
-const RINGS: u64 = 0x2020_0000;
+const RINGS: u64 = AREA + 0x20_0000;
 const SITE: u32 = 0;
 const ADDRESS: u32 = 0x1234_5678;
 const TICKS: u32 = 77;
@@ -211,7 +210,7 @@ fn signals_inside_the_agent_show_the_original_program_too() {
 
 /// A trampoline for the program's own system call instruction.
 fn hook(program: &Program, conversation: &Conversation, site: &str) {
-    const HOOK: u64 = 0x2001_0000;
+    const HOOK: u64 = AREA + 0x1_0000;
     let site = program.symbol(site);
     let mut code = call_entry(HOOK, HOOK, Entry::Syscall).to_vec();
     code.extend([0x72, 0x02, 0x0f, 0x05]);

@@ -11,12 +11,11 @@ use membound_wire::{Event, TextEdit, TextMode};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Area, LIBCS, Program, Session, jump_bytes};
+use crate::harness::{AREA, Area, LIBCS, Program, Session, jump_bytes};
 use crate::live_text::Bell;
 use crate::signals::{hook_sigaction, hook_syscall, table};
 
-const AREA: u64 = 0x2000_0000;
-const HOOKS: u64 = 0x2002_0000;
+const HOOKS: u64 = AREA + 0x2_0000;
 const INT3: u8 = 0xcc;
 
 /// What wakes the thread.

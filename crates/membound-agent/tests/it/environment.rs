@@ -80,7 +80,7 @@ fn a_launcher_that_dies_in_mid_sentence_holds_nothing_up() {
 
 /// Hooks the program's own system call instruction, as the launcher does in a libc.
 fn hook(program: &Program, conversation: &Conversation, site: &str) {
-    let address = 0x2000_0000;
+    let address = crate::harness::AREA;
     let site = program.symbol(site);
     // Call the agent; if it made the call, jump over the instruction. The displaced nop has no effect.
     let mut code = call_entry(address, address, Entry::Syscall).to_vec();

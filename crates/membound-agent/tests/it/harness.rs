@@ -27,6 +27,10 @@ use tempfile::TempDir;
 #[path = "../../build/object.rs"]
 mod object;
 
+/// Where tests place patches: within reach of a jump from a program that is not relocated, and beyond its heap,
+/// which begins up to 1 GiB above its text.
+pub(crate) const AREA: u64 = 0x6000_0000;
+
 /// The agent's object, built once.
 pub(crate) fn agent() -> &'static Path {
     static OBJECT: OnceLock<PathBuf> = OnceLock::new();

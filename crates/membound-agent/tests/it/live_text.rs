@@ -11,12 +11,11 @@ use membound_wire::{
 };
 
 use crate::harness::{
-    Area, Conversation, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse,
+    AREA, Area, Conversation, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse,
 };
 use crate::signals::{hook_sigaction, table};
 
-const AREA: u64 = 0x2000_0000;
-const DOORBELL: u64 = 0x2010_0000;
+const DOORBELL: u64 = AREA + 0x10_0000;
 
 /// The trampoline of `three`, and the edit that installs the jump to it.
 fn area(program: &Program) -> (Area, TextEdit) {

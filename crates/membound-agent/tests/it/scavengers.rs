@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use membound_wire::{Action, Command, Event, Protection, ScavengerProcessState, ScavengerRequest};
 
-use crate::harness::{Libc, Program, Session, memory_file};
+use crate::harness::{AREA, Libc, Program, Session, memory_file};
 use crate::signals::hook_sigaction;
 
-const REQUEST: u64 = 0x3000_0000;
+const REQUEST: u64 = AREA;
 const REQUEST_BYTES: usize = 1 << 16;
 
 /// How a scavenger is linked.

@@ -6,7 +6,7 @@ use membound_wire::{
 };
 
 use crate::harness::{
-    Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file,
+    AREA, Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file,
 };
 
 /// The bytes of a table with one step a shape: places as (code, original), the shape of
@@ -82,10 +82,9 @@ pub(crate) fn steps_table(
     bytes
 }
 
-const AREA: u64 = 0x2000_0000;
-const HOOK: u64 = 0x2001_0000;
+const HOOK: u64 = AREA + 0x1_0000;
 /// A page of jumps, which is in no table, on the way to the trampoline of `busy`.
-const ISLAND: u64 = 0x2003_0000;
+const ISLAND: u64 = AREA + 0x3_0000;
 
 /// The start of a body: skips the red zone, saves rax and the flags, and changes both.
 const ENTER: [u8; 17] = [

@@ -3,9 +3,8 @@
 use membound_wire::{Action, Command};
 use membound_wire::{Event, Protection, TextEdit, TextMode, fingerprint};
 
-use crate::harness::{Area, LIBCS, Program, Session, jump_bytes, memory_file};
+use crate::harness::{AREA, Area, LIBCS, Program, Session, jump_bytes, memory_file};
 
-const AREA: u64 = 0x2000_0000;
 
 /// A trampoline that returns 40 and more.
 fn answer(program: &Program) -> Area {
