@@ -15,7 +15,7 @@ pub(crate) struct Span {
 
 /// The run in consecutive spans of equally many polls; spans without time slices are left out.
 ///
-/// There are never more than [`MAX_SPANS`]: when as many are full, each two are merged. Thus a disturbance
+/// There are never more than `MAX_SPANS`: when as many are full, each two are merged. Thus a disturbance
 /// that lasts longer than a poll, so that consecutive polls are alike, lies in one span for the most part.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {

@@ -9,7 +9,8 @@ use membound_wire::{
 };
 
 use crate::harness::{
-    AREA, Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file, reverse,
+    AREA, Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file,
+    reverse,
 };
 use crate::signals::table;
 

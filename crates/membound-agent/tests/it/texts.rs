@@ -5,7 +5,6 @@ use membound_wire::{Event, Protection, TextEdit, TextMode, fingerprint};
 
 use crate::harness::{AREA, Area, LIBCS, Program, Session, jump_bytes, memory_file};
 
-
 /// A trampoline that returns 40 and more.
 fn answer(program: &Program) -> Area {
     let mut code = vec![0xb8, 42, 0, 0, 0];
