@@ -485,8 +485,8 @@ pub(crate) fn elsewhere(other: &Elsewhere) -> String {
 pub(crate) fn computing(other: &Elsewhere) -> String {
     match &other.compute_ratio {
         Outcome::Known(ratio) => format!(
-            "computing × {} {}: as many core clock cycles as here, of that machine's clock; the \
-             interval holds the ratio of the first caches' latencies too",
+            "computing × {} {}: as many core clock cycles as here, of that machine's clock; another \
+             design may need more or fewer, which is in the interval",
             units::number(ratio.value),
             units::interval(ratio.low, ratio.high)
         ),
