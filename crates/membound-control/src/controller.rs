@@ -94,7 +94,7 @@ impl Controller {
         }
     }
 
-    /// Takes a poll and returns what is to be changed.
+    /// Decides from the observation of a poll, and returns the changes that the caller must make.
     pub fn step(&mut self, observation: &Observation<'_>) -> Vec<Action> {
         self.polls = self.polls.wrapping_add(1);
         let mut actions = Vec::new();
@@ -152,8 +152,11 @@ impl Controller {
     /// The places of scavengers without a command, if they change.
     fn place(&mut self, observation: &Observation<'_>) -> Option<Vec<ScavengerPlacement>> {
         let interleaving = self.interleaving.as_mut()?;
-        interleaving.set_processors(observation.processors);
-        let places = interleaving.step(observation.now, observation.progress);
+        let places = interleaving.step(
+            observation.now,
+            observation.progress,
+            observation.processors,
+        );
         if places == self.places {
             return None;
         }
@@ -358,8 +361,8 @@ mod tests {
 
     #[test]
     fn scavengers_without_a_command_are_placed_where_they_change() {
-        let mut controller =
-            Controller::new(Limits::default(), &[]).with_interleaving(Some(Interleaving::new(1)));
+        let mut controller = Controller::new(Limits::default(), &[])
+            .with_interleaving(Some(Interleaving::default()));
         let mut step = |ms: u64, progress: &[Option<u64>]| {
             controller.step(&Observation {
                 now: Duration::from_millis(ms),

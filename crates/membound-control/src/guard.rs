@@ -293,20 +293,12 @@ mod tests {
         let mut now = Counters::default();
         let mut share = MAX_ADMITTED_SHARE;
         for _ in 0..20 {
-            now.with.count += 10_000;
-            now.with.cpu_ns += 2_000_000;
-            now.without.count += 10_000;
-            now.without.cpu_ns += 1_000_000;
-            share = guard.decide(&now).share.unwrap_or(share);
+            share = decide(&mut guard, &mut now, 200).share.unwrap_or(share);
         }
         assert!((share - 0.05).abs() < 0.02, "{share}");
         assert!(guard.report.steps_out > 0 && guard.report.steps_in == 0);
         for _ in 0..20 {
-            now.with.count += 10_000;
-            now.with.cpu_ns += 1_000_000;
-            now.without.count += 10_000;
-            now.without.cpu_ns += 1_000_000;
-            share = guard.decide(&now).share.unwrap_or(share);
+            share = decide(&mut guard, &mut now, 100).share.unwrap_or(share);
         }
         assert!(share > 0.9, "{share}");
         assert!(guard.report.steps_in > 0);

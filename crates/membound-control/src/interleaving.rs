@@ -41,7 +41,7 @@ pub struct InterleavingReport {
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Interleaved,
-    /// So many members had their interval alone.
+    /// Each member runs alone in turn; the number says how many have done so.
     Alone(usize),
     InterleavedAgain,
 }
@@ -76,11 +76,11 @@ pub struct Interleaving {
     found: InterleavingReport,
 }
 
-impl Interleaving {
-    /// Begins without a trial; at least one processor is assumed.
-    pub fn new(processors: usize) -> Self {
+impl Default for Interleaving {
+    /// Begins without a trial.
+    fn default() -> Self {
         Self {
-            processors: processors.max(1),
+            processors: 1,
             trial: None,
             next_trial: Duration::ZERO,
             pause: FIRST_TRIAL_PAUSE,
@@ -91,7 +91,9 @@ impl Interleaving {
             found: InterleavingReport::default(),
         }
     }
+}
 
+impl Interleaving {
     /// Whether polls must be frequent: a trial is under way, or no scavenger has prepared its data.
     pub fn is_watchful(&self) -> bool {
         self.trial.is_some() || self.decided_for.is_empty()
@@ -102,8 +104,8 @@ impl Interleaving {
         self.found
     }
 
-    /// Changes how many processors the ordinary processes leave; a change begins a new trial.
-    pub fn set_processors(&mut self, processors: usize) {
+    /// Changes the number of processors, at least 1; a change begins a new trial.
+    fn set_processors(&mut self, processors: usize) {
         if processors.max(1) != self.processors {
             self.processors = processors.max(1);
             self.trial = None;
@@ -111,8 +113,15 @@ impl Interleaving {
         }
     }
 
-    /// Takes a poll and returns the place of each scavenger from now on.
-    pub fn step(&mut self, now: Duration, progress: &Progress) -> Vec<ScavengerPlacement> {
+    /// Decides where each scavenger runs until the next poll. `progress` is that of each scavenger, `processors`
+    /// the number that ordinary processes leave to them.
+    pub fn step(
+        &mut self,
+        now: Duration,
+        progress: &Progress,
+        processors: usize,
+    ) -> Vec<ScavengerPlacement> {
+        self.set_processors(processors);
         let passed = now.saturating_sub(self.last);
         self.last = now;
         if self.were_together {
@@ -306,7 +315,7 @@ mod tests {
     /// Runs programs on `processors` processors; returns when each ended, in milliseconds, and the results.
     fn run(programs: &[Program], processors: usize) -> (Vec<u64>, InterleavingReport) {
         const STEP_MS: u64 = 10;
-        let mut interleaving = Interleaving::new(processors);
+        let mut interleaving = Interleaving::default();
         let mut prepared = vec![0_u64; programs.len()];
         let mut loads = vec![0_u64; programs.len()];
         let mut ends = vec![0_u64; programs.len()];
@@ -318,7 +327,7 @@ mod tests {
             if progress.iter().all(Option::is_none) {
                 return (ends, interleaving.report());
             }
-            places = interleaving.step(Duration::from_millis(now), &progress);
+            places = interleaving.step(Duration::from_millis(now), &progress, processors);
             assert!(
                 places
                     .iter()
@@ -385,12 +394,12 @@ mod tests {
 
     #[test]
     fn a_change_of_progress_in_a_trial_is_no_gain() {
-        let mut interleaving = Interleaving::new(1);
+        let mut interleaving = Interleaving::default();
         let mut loads = [5000_u64; 2];
         let mut together_ms = 0;
         for now in (0..900).step_by(10) {
             let progress = loads.map(Some);
-            let places = interleaving.step(Duration::from_millis(now), &progress);
+            let places = interleaving.step(Duration::from_millis(now), &progress, 1);
             // Both programs go ten times as fast for 80 ms, and share the processor's time where they interleave.
             let rate = if now < 80 { 10_000 } else { 1000 };
             for (loads, place) in loads.iter_mut().zip(places) {

@@ -39,7 +39,7 @@ pub(crate) struct ModulePlan {
     chosen: Option<(Arc<ModulePlan>, patch::Options)>,
     /// True if it was planned while programs that use it ran.
     late: bool,
-    /// Addresses in the only functions that are analysed; empty: all are.
+    /// If not empty, only the functions that contain one of these addresses, and their neighbours, are analysed.
     around: Vec<u64>,
     /// The plan, or why the file is not patched.
     pub(crate) plan: Result<Plan, Refused>,
@@ -306,7 +306,8 @@ pub(crate) struct Plans {
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
-    /// Files of which only the functions around these addresses are analysed.
+    /// The files in which only some functions are analysed: those that contain one of the addresses, and their
+    /// neighbours.
     around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Set if large files are planned while their programs run.

@@ -229,26 +229,18 @@ fn cache(profile: &MachineProfile, level: &Level, within: Within) -> Option<Cach
 
 /// Highest measured bandwidth of memory, including lines that are read before they are written.
 fn most(profile: &MachineProfile) -> Outcome<f64> {
-    let Some(bandwidth) = profile.bandwidth.known() else {
+    if profile.bandwidth.known().is_none() {
         return Outcome::missing_with(
             "the machine profile has no bandwidth",
             "run `membound measure bandwidth`",
         );
-    };
-    let of_memory = |point: &&BandwidthPoint| match &point.level {
-        Some(name) => Served::of(name) == Served::Dram,
-        None => profile.levels.is_empty(),
-    };
-    bandwidth
-        .points
-        .iter()
-        .filter(of_memory)
-        .map(|point| point.gb_s_with_allocate.max(point.gb_s))
-        .reduce(f64::max)
-        .map_or_else(
-            || Outcome::missing("no bandwidth of memory was measured"),
-            Outcome::Known,
-        )
+    }
+    let mixes = mixes(profile, Within::Measured);
+    let most = mixes.iter().map(|mix| mix.gb_s).reduce(f64::max);
+    most.map_or_else(
+        || Outcome::missing("no bandwidth of memory was measured"),
+        Outcome::Known,
+    )
 }
 
 /// Mix and bandwidth of each kernel between caches and memory: a store through the caches reads its line

@@ -207,7 +207,6 @@ fn prediction(
         (computing, computing + (latency_ns + beyond_ns) / cpu_ns)
     };
     let there = There::new(here, target);
-    let (_, value) = run(&there, stalled, slower);
     let mut ends = vec![run(&there, stalled, slower)];
     let intervals = [Within::Fastest, Within::Slowest];
     for end in intervals
@@ -225,7 +224,7 @@ fn prediction(
         .map(|(computing, all)| (1.0 - computing / all).max(0.0));
     let bounds: Vec<f64> = bounds.collect();
     let ratios: Vec<f64> = ends.iter().map(|(_, all)| *all).collect();
-    let memory_bound = modelled(&bounds);
+    let (memory_bound, time_ratio) = (modelled(&bounds), modelled(&ratios));
     let mut levels = there.stall;
     levels.add(Served::Dram, there.waits_ns(slower, 1.0).1);
     let levels = levels.scaled_to(memory_bound.value * cpu_ns);
@@ -234,8 +233,8 @@ fn prediction(
         memory_bound,
         levels: rows::level_shares(&levels, context),
         compute_ratio: computing,
-        time_ratio: modelled(&ratios),
-        per_core_gb_s: there.bytes / (cpu_ns * value),
+        per_core_gb_s: there.bytes / (cpu_ns * time_ratio.value),
+        time_ratio,
         machine_max_gb_s: target.most_gb_s.clone(),
     }
 }
@@ -314,9 +313,9 @@ fn stall_there(
     there
 }
 
-/// Levels there, with shares, of the lines that all of the first `number` caches here miss and the next one
-/// holds. Lines keep their order: those that are found furthest out here are so there. `None` if the model has
-/// no such line.
+/// Takes the lines that miss the first `number` caches here and hit the next level, and returns the levels that
+/// serve them there, each with its share of the lines. The lines that the outermost level serves here are assumed
+/// to be those that it serves there, and so on inwards. `None` if no line hits that level here.
 fn moves(from: &SiteTraffic, to: &SiteTraffic, number: usize) -> Option<Vec<(usize, f64)>> {
     let (start, end) = furthest_first(from, number);
     let found = (0..=to.beyond.len()).map(|level| {

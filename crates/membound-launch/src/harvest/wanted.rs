@@ -53,7 +53,8 @@ impl Harvest {
         self.waits && self.idle == Idle::Harvest
     }
 
-    /// Files of which only the functions with yields are analysed, and the addresses of these yields.
+    /// The files in which the launcher analyses only the functions that contain yields. Each comes with the addresses
+    /// of these yields.
     pub(crate) fn alone(&self) -> Vec<(Identity, Vec<u64>)> {
         let all = || self.primary.iter().chain(&self.scavenger_yields);
         let alone = all().filter(|it| it.is_alone);

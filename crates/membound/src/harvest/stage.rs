@@ -428,11 +428,10 @@ impl<'a> Stage<'a> {
             slo_p95_ns: args.slo_p95,
         };
         let siblings = || SiblingControl::new(limits);
-        let interleaving = || Interleaving::new(self.processors());
         Controller::new(limits, &figures(yields))
             .with_slices(self.slice_control())
             .with_siblings(slots.are_controlled().then(siblings))
-            .with_interleaving(args.no_primary.then(interleaving))
+            .with_interleaving(args.no_primary.then(Interleaving::default))
     }
 
     fn slice_control(&self) -> Option<SliceControl> {
