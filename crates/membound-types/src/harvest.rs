@@ -105,6 +105,19 @@ pub struct HarvestPlan {
     pub missing: Vec<Missing>,
 }
 
+impl HarvestPlan {
+    /// The plan without its bound and the yields that keep it.
+    #[must_use]
+    pub fn without_bound(mut self) -> Self {
+        self.options.bound_ns = None;
+        self.sites.retain(|site| site.kind != YieldKind::Scavenger);
+        self.totals.scavenger_yields = 0;
+        self.totals.bound_cost_fraction = 0.0;
+        self.functions.clear();
+        self
+    }
+}
+
 /// Limits and costs that decide about yields.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestOptions {

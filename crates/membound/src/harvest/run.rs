@@ -1,5 +1,6 @@
 //! `membound harvest run`: runs a program, and scavengers in the time that it waits for memory.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::args::RunArgs;
 use super::cast::RoleAssignment;
 use super::copies::{copies, prepare_outputs};
 use super::off::Switch;
-use super::plans::{self, PlanMaker};
+use super::plans::{self, PlanMaker, PlanWithOrigin};
 use super::programs;
 use super::slots;
 use super::stage::Stage;
@@ -40,11 +41,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(complaint) = contradiction(args) {
         return Err(Usage(complaint).into());
     }
-    let given = args
-        .plan
-        .iter()
-        .map(|path| plans::read(path))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let given = given_plans(args)?;
     let planned = scavengers.iter().filter(|it| it.no_scavenger.is_none());
     for program in std::iter::once(&command).chain(planned) {
         // A plan of a file that has changed since is refused before anything runs.
@@ -119,6 +116,20 @@ fn conclude(
         }
     }
     Ok(job::end_like(end))
+}
+
+/// The plans that the user gave. Without a command nobody waits for the end of a time slice, so that yields
+/// which only keep a bound are left out.
+fn given_plans(args: &RunArgs) -> anyhow::Result<Vec<PlanWithOrigin>> {
+    let needs_bounds = !args.no_primary || asks_for_latency(args);
+    let read = |path: &PathBuf| {
+        let mut given = plans::read(path)?;
+        if !needs_bounds {
+            given.plan = given.plan.without_bound();
+        }
+        Ok(given)
+    };
+    args.plan.iter().map(read).collect()
 }
 
 /// Which options contradict each other, if any.

@@ -1,5 +1,7 @@
 //! The end of scavengers when the program ends, and without a program; shared objects as scavengers.
 
+use std::path::Path;
+
 use membound_types::{HarvestRun, ScavengerState};
 
 use crate::suite::{Harvest, finish, fixture, output_of, scavenger};
@@ -66,12 +68,35 @@ fn scavengers_interleave_without_a_primary() {
     let Some(scavenger) = scavenger() else {
         return;
     };
+    let document = finished_without_a_primary(&scavenger, 3);
+    assert!(!document.sites.is_empty(), "{document:#?}");
+    for scavenger in &document.scavengers {
+        assert_eq!(scavenger.reason, None, "{document:#?}");
+    }
+}
+
+/// Nobody waits for the end of their time slices, and they gain nothing by them.
+#[test]
+fn yields_that_only_keep_a_bound_are_left_out_without_a_primary() {
+    let Some(scavenger) = fixture("bounded.c", "-O2") else {
+        return;
+    };
+    let document = finished_without_a_primary(&scavenger, 2);
+    assert_eq!(document.sites, [], "{document:#?}");
+    for scavenger in &document.scavengers {
+        let reason = scavenger.reason.as_deref().expect("it ran by itself");
+        assert!(reason.contains("0 % of its time"), "{document:#?}");
+    }
+}
+
+/// Runs copies of a scavenger with the argument `work`, and checks that they do what they do alone.
+fn finished_without_a_primary(scavenger: &Path, copies: usize) -> HarvestRun {
     let room = tempfile::tempdir().expect("there is room for a directory");
     let json = room.path().join("harvest.json");
-    let harvest = Harvest::of(&scavenger, "").with(&scavenger, "work");
+    let harvest = Harvest::of(scavenger, "").with(scavenger, "work");
     let mut command = harvest.command();
     command
-        .args(["--no-primary", "--copies", "3", "--output"])
+        .args(["--no-primary", "--copies", &copies.to_string(), "--output"])
         .arg(room.path())
         .arg("--json")
         .arg(&json);
@@ -80,14 +105,15 @@ fn scavengers_interleave_without_a_primary() {
     let text = std::fs::read_to_string(&json).expect("it was written");
     let document: HarvestRun = serde_json::from_str(&text).expect("it is a document");
     assert!(document.primary.command.is_empty());
-    assert_eq!(document.scavengers.len(), 3);
-    let expected = output_of(&scavenger, "work");
+    assert_eq!(document.scavengers.len(), copies);
+    let expected = output_of(scavenger, "work");
     for scavenger in &document.scavengers {
         assert_eq!(scavenger.state, ScavengerState::Finished, "{document:#?}");
         let path = scavenger.output.as_deref().expect("it was asked for");
         let output = std::fs::read_to_string(path).expect("it was written");
         assert_eq!(output, expected);
     }
+    document
 }
 
 #[test]

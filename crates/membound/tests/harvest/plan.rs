@@ -18,6 +18,7 @@ pub(crate) fn of(program: &Path, role: HarvestRole) -> HarvestPlan {
         let place = place.expect("it is one of them");
         (site.predicted_gain, site.hit_cost) = (place.gain, place.hit_cost);
     }
+    plan.totals.gain_fraction = plan.sites.iter().map(|site| site.predicted_gain).sum();
     plan
 }
 
