@@ -175,9 +175,10 @@ impl<'a> Building<'a> {
                 (kind, _) => GroupKey::Named(kind, &object.name),
             };
             let group = self.group(key, object.kind, object.stack);
-            self.groups[group.index()]
-                .objects
-                .push(ObjectId(index as u32));
+            if !object.is_unrecorded() {
+                let objects = &mut self.groups[group.index()].objects;
+                objects.push(ObjectId(index as u32));
+            }
             of_object.push(group);
         }
         of_object

@@ -14,8 +14,6 @@ pub(crate) struct Group {
     pub size_bytes: u64,
     /// Number of blocks that the chain allocated.
     pub blocks: u64,
-    /// Average number of blocks that each of `objects` represents.
-    pub mean_weight: f64,
     /// Variance of `blocks`, if blocks were sampled.
     pub blocks_variance: Option<f64>,
     /// Allocation events of the run that were lost. Each may have been a block of this group.
@@ -33,7 +31,6 @@ impl Group {
             objects: Vec::new(),
             stack,
             size_bytes: 0,
-            mean_weight: 1.0,
             blocks: 0,
             blocks_variance: None,
             lost_events: 0,
@@ -41,15 +38,6 @@ impl Group {
             freed: 0,
             lifetime_ns: 0,
             name: String::new(),
-        }
-    }
-
-    /// True if the group may contain blocks that were not recorded because blocks were sampled.
-    pub(crate) fn may_hold_unsampled_blocks(&self) -> bool {
-        match self.kind {
-            ObjectClass::Unknown => true,
-            ObjectClass::Mapped => self.stack.is_none(),
-            _ => false,
         }
     }
 
@@ -81,9 +69,6 @@ impl Group {
             sizes.push(object.size_bytes);
             weight += object.weight;
             bytes += object.weight * object.size_bytes as f64;
-        }
-        if !self.objects.is_empty() {
-            self.mean_weight = (weight / self.objects.len() as f64).max(1.0);
         }
         sizes.sort_unstable();
         self.size_bytes = match sizes.get(sizes.len() / 2) {

@@ -247,7 +247,8 @@ fn sampled(context: &Context<'_>, sums: &mut BTreeMap<(GroupId, u64), OffsetSum>
     }
 }
 
-/// Offset of `address` in `object`, rounded down to the start of its stretch.
+/// Offset of `address` in `object`, rounded down to the start of its stretch; `None` if it is not known where
+/// the object begins.
 fn place(
     context: &Context<'_>,
     group: GroupId,
@@ -255,6 +256,9 @@ fn place(
     address: u64,
 ) -> Option<u64> {
     let object = &context.run.objects[object.index()];
+    if object.is_unrecorded() {
+        return None;
+    }
     let offset = address.checked_sub(object.address)?;
     let stretch = stretch(context, context.groups.get(group).size_bytes);
     Some(offset / stretch * stretch)

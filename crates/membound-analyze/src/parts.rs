@@ -396,8 +396,7 @@ impl Division<'_> {
             .unwrap_or_else(|| {
                 self.stall_shares(counts, &sampled(thread.times), &site.times, site.baseline)
             });
-        let runs = self.with_unsampled_blocks(run_shares(counts, &stalls));
-        let stalls = self.with_unsampled_blocks(stalls);
+        let runs = run_shares(counts, &stalls);
         let mut groups: Vec<GroupId> = stalls
             .iter()
             .chain(&runs)
@@ -480,37 +479,6 @@ impl Division<'_> {
             (mean_ns + apart).max(least_ns),
             count.unwrap_or(counts.represented),
         ))
-    }
-
-    /// If blocks were sampled, moves shares from memory of unknown objects to the recorded objects.
-    ///
-    /// Each gets the share of its unrecorded blocks according to its weight (Horvitz and Thompson's
-    /// estimate), as far as the unknown memory has any.
-    fn with_unsampled_blocks(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
-        let extra = |(group, share): &(GroupId, f64)| {
-            (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share
-        };
-        let missing_share: f64 = shares.iter().map(extra).sum();
-        let unsampled =
-            |(group, _): &&(GroupId, f64)| self.groups.get(*group).may_hold_unsampled_blocks();
-        let unknown_share: f64 = shares
-            .iter()
-            .filter(unsampled)
-            .map(|(_, share)| share)
-            .sum();
-        if missing_share <= 0.0 || unknown_share <= 0.0 || !missing_share.is_finite() {
-            return shares;
-        }
-        let moved_share = missing_share.min(unknown_share);
-        for entry in &mut shares {
-            let more = extra(entry) * moved_share / missing_share;
-            if unsampled(&&*entry) {
-                entry.1 *= (1.0 - moved_share / unknown_share).max(0.0);
-            } else {
-                entry.1 += more;
-            }
-        }
-        shares
     }
 
     /// Threads that executed the site.

@@ -4,6 +4,7 @@
 //! was missed, and ends it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
@@ -16,6 +17,13 @@ use crate::live::LiveHistory;
 
 /// Blocks of one process that are kept; further allocations are only counted.
 const MAX_BLOCKS: usize = 8 << 20;
+
+/// Recorded blocks on each side of an address that are examined for one that represents others.
+const MAX_EXAMINED: usize = 64;
+/// Maximum distance to a block that is taken for the unrecorded ones around it, in units of the bytes that it
+/// represents. Gaps between sampled blocks are exponentially distributed with a mean of one unit, so that
+/// longer ones hold no such blocks.
+const MAX_GAP: f64 = 8.0;
 
 /// An allocated block or mapping.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,6 +99,26 @@ impl Heap {
     /// The mapping that contains an address, with its first address.
     pub(crate) fn mapping(&mut self, address: u64) -> Option<(u64, &mut HeapBlock)> {
         at(&mut self.mappings, address)
+    }
+
+    /// The recorded block that an unrecorded one at `address` is taken to be like: the nearest one in `range`
+    /// that represents others, in units of the bytes that it represents. Since blocks are sampled by bytes,
+    /// that is a block of some call chain with a probability that is the chain's share of the bytes there.
+    /// `None` if all blocks there were recorded, or none nearby.
+    pub(crate) fn like_unrecorded(&self, address: u64, range: &Range<u64>) -> Option<&HeapBlock> {
+        let represents_others = |(_, block): &(&u64, &HeapBlock)| block.weight >= 2.0;
+        let below = self.blocks.range(range.start..=address).rev();
+        let above = self.blocks.range(address..range.end);
+        let nearest = [
+            below.take(MAX_EXAMINED).find(represents_others),
+            above.take(MAX_EXAMINED).find(represents_others),
+        ];
+        let distance = |(start, block): (&u64, &HeapBlock)| {
+            address.abs_diff(*start) as f64 / (f64::from(block.weight) * block.size as f64)
+        };
+        let nearest = nearest.into_iter().flatten();
+        let nearest = nearest.min_by(|a, b| distance(*a).total_cmp(&distance(*b)))?;
+        (distance(nearest) <= MAX_GAP).then_some(nearest.1)
     }
 
     fn put(&mut self, event: &AllocationEvent, t_ns: u64) {
@@ -253,6 +281,40 @@ mod tests {
             .iter()
             .map(|it| find(heap, *it).map(|(start, _)| start))
             .collect()
+    }
+
+    #[test]
+    fn an_unrecorded_block_is_like_the_nearest_one_that_represents_others() {
+        use AllocationFunction::Malloc;
+        let sampled = |address, chain, weight| AllocationEvent {
+            chain,
+            weight,
+            ..allocated(Malloc, address, 64)
+        };
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        // Two call chains, each block one of a thousand; between them one whose like were all recorded.
+        for event in [
+            sampled(0x10_0000, 1, 1000.0),
+            sampled(0x10_8000, 2, 1.0),
+            sampled(0x12_0000, 3, 1000.0),
+        ] {
+            heap.apply(&event, 1, &mut ended);
+        }
+        let chain = |address, range: Range<u64>| {
+            let like = heap.like_unrecorded(address, &range);
+            like.map(|block| block.chain)
+        };
+        let all = 0..u64::MAX;
+        assert_eq!(chain(0x10_9000, all.clone()), Some(1));
+        assert_eq!(chain(0x11_f000, all.clone()), Some(3));
+        assert_eq!(chain(0x0f_0000, all.clone()), Some(1));
+        // Another mapping begins between the address and the nearest block.
+        assert_eq!(chain(0x11_f000, 0x10_0000..0x12_0000), Some(1));
+        assert_eq!(chain(0x11_f000, 0x11_0000..0x12_0000), None);
+        // Eight times the bytes that a block represents are the limit.
+        assert_eq!(chain(0x12_0000 + 7 * 64_000, all.clone()), Some(3));
+        assert_eq!(chain(0x12_0000 + 9 * 64_000, all), None);
     }
 
     #[test]

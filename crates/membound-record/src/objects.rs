@@ -2,7 +2,8 @@
 //!
 //! Blocks of allocators come first, then the stacks of threads, then what was mapped, then
 //! the variables of modules, then what `/proc/PID/maps` lists. Only accessed objects become rows; totals are
-//! kept for all allocations.
+//! kept for all allocations. Where blocks are sampled, an address between them is taken to be in a block like
+//! the nearest one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,8 +33,20 @@ enum Key {
     Stack(ThreadId, u64),
     /// Process, first address and name.
     Mapping(ProcessId, u64, String),
+    /// Unrecorded blocks: accessing process, allocating process, call chain and function of the blocks nearby.
+    Unrecorded(ProcessId, ProcessId, u32, AllocationFunction),
     /// Inherited block: accessing process, allocating process, first address, time of allocation.
     Inherited(ProcessId, ProcessId, u64, u64),
+}
+
+impl Lies {
+    /// The mapping, if it belongs to no file: allocators may have blocks there.
+    fn anonymous(&self) -> Option<&Range<u64>> {
+        match self {
+            Self::Mapping { kind, range, .. } if *kind != ObjectClass::File => Some(range),
+            _ => None,
+        }
+    }
 }
 
 /// All objects of a run.
@@ -47,12 +60,22 @@ pub(crate) struct Objects {
     /// Rows of blocks that have not been freed.
     live: FxHashMap<ObjectId, Object>,
     named: FxHashMap<Key, ObjectId>,
-    /// Cached answers for addresses in no block: first address to end, object, time until which it is valid.
-    places: FxHashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
+    /// Cached answers for addresses in no block, by first address.
+    places: FxHashMap<ProcessId, BTreeMap<u64, Place>>,
     count: u32,
     changed: BTreeMap<ObjectId, Object>,
     /// Names of allocating functions in addition to the usual ones.
     others: Vec<String>,
+}
+
+/// A cached answer for addresses in no block.
+#[derive(Clone, Debug)]
+struct Place {
+    range: Range<u64>,
+    object: ObjectId,
+    /// True if allocators may have blocks there.
+    is_anonymous: bool,
+    valid_until_ns: u64,
 }
 
 /// What contains an address that is in no block.
@@ -115,34 +138,89 @@ impl Objects {
         if let Some(object) = self.block(world, process, address, Heap::block) {
             return Some(object);
         }
-        if let Some((end, object, until)) = self.place(process, address)
-            && address < end
-            && t_ns < until
-        {
-            return Some(object);
+        if let Some(place) = self.place(process, address, t_ns).cloned() {
+            let unrecorded = place.is_anonymous.then_some(&place.range);
+            let unrecorded = unrecorded.and_then(|it| self.unrecorded(world, process, address, it));
+            return unrecorded.or(Some(place.object));
         }
         // A thread's stack comes before the mapping that it lies in.
         let lies = look(world, process, address, t_ns);
-        if !matches!(lies, Some(Lies::Stack(..)))
-            && let Some(object) = self.block(world, process, address, Heap::mapping)
-        {
-            return Some(object);
+        if !matches!(lies, Some(Lies::Stack(..))) {
+            let mapped = self.heaps.get_mut(&process).and_then(|heap| {
+                let (start, block) = heap.mapping(address)?;
+                Some(start..start.saturating_add(block.size))
+            });
+            let mapping = lies.as_ref().and_then(Lies::anonymous);
+            if let Some(range) = mapped.as_ref().or(mapping)
+                && let Some(object) = self.unrecorded(world, process, address, range)
+            {
+                return Some(object);
+            }
+            if let Some(object) = self.block(world, process, address, Heap::mapping) {
+                return Some(object);
+            }
         }
-        let (object, range) = self.lying(process, lies?, address);
+        let lies = lies?;
+        let is_anonymous = lies.anonymous().is_some();
+        let (object, range) = self.lying(process, lies, address);
         // A variable found again is the same object; a mapping may be another.
         self.places.entry(process).or_default().insert(
             range.start,
-            (range.end, object, t_ns.saturating_add(BELIEVED_NS)),
+            Place {
+                range,
+                object,
+                is_anonymous,
+                valid_until_ns: t_ns.saturating_add(BELIEVED_NS),
+            },
         );
         Some(object)
     }
 
-    fn place(&self, process: ProcessId, address: u64) -> Option<(u64, ObjectId, u64)> {
+    fn place(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<&Place> {
         let places = self.places.get(&process)?;
-        places
-            .range(..=address)
-            .next_back()
-            .map(|(_, place)| *place)
+        let (_, place) = places.range(..=address).next_back()?;
+        (address < place.range.end && t_ns < place.valid_until_ns).then_some(place)
+    }
+
+    /// The object that stands for unrecorded blocks like those near `address` in `range`, of the process
+    /// itself or of one that it was forked from; `None` if blocks are not sampled there.
+    fn unrecorded(
+        &mut self,
+        world: &std::sync::Mutex<World>,
+        process: ProcessId,
+        address: u64,
+        range: &Range<u64>,
+    ) -> Option<ObjectId> {
+        let mut holder = process;
+        for _ in 0..GENERATIONS {
+            let heap = self.heaps.get(&holder);
+            let found = heap.and_then(|heap| heap.like_unrecorded(address, range));
+            if let Some(&HeapBlock {
+                chain, function, ..
+            }) = found
+            {
+                let key = Key::Unrecorded(process, holder, chain, function);
+                if let Some(object) = self.named.get(&key) {
+                    return Some(*object);
+                }
+                let object = self.add(Object {
+                    kind: ObjectClass::Heap,
+                    process,
+                    address: 0,
+                    size_bytes: 0,
+                    name: self.function(function),
+                    stack: self.chains.get(&(holder, chain)).copied(),
+                    thread: None,
+                    allocated_ns: None,
+                    freed_ns: None,
+                    weight: 0.0,
+                });
+                self.named.insert(key, object);
+                return Some(object);
+            }
+            holder = crate::lock(world).forked_from(holder)?;
+        }
+        None
     }
 
     /// The object of a block, of the process itself or of one that it was forked from.
@@ -480,6 +558,42 @@ mod tests {
             (totals[0].blocks, totals[0].freed, totals[0].lifetime_ns),
             (2, 1, 20)
         );
+    }
+
+    #[test]
+    fn memory_between_sampled_blocks_is_taken_to_be_of_their_call_chain() {
+        let world = Mutex::new(World::default());
+        let process = crate::lock(&world).image(std::process::id(), 0);
+        let heap = vec![1_u8; 4 << 20];
+        let start = heap.as_ptr() as u64;
+        let mut objects = Objects::new(Vec::new());
+        objects.chain(process, 3, StackId(9));
+        let before = objects.at(&world, process, start + 70_000, 5).unwrap();
+        for block in 0..4 {
+            let event = AllocationEvent {
+                weight: 1000.0,
+                ..malloc(start + 64_000 * block, 64)
+            };
+            objects.apply(process, &event, 10);
+        }
+        let recorded = objects.at(&world, process, start + 64_010, 20).unwrap();
+        let between = objects.at(&world, process, start + 70_000, 20).unwrap();
+        assert_eq!(
+            objects.at(&world, process, start + 150_000, 21),
+            Some(between)
+        );
+        assert!(between != recorded && between != before);
+        // Too far from them: the mapping itself.
+        let far = objects.at(&world, process, start + (3 << 20), 22);
+        assert_eq!(far, Some(before));
+        let rows = objects.take_changed();
+        let (recorded, between) = (&rows[&recorded], &rows[&between]);
+        assert_eq!(
+            (between.kind, between.stack),
+            (ObjectClass::Heap, recorded.stack)
+        );
+        assert!(between.is_unrecorded() && !recorded.is_unrecorded());
+        assert_eq!(rows[&before].kind, ObjectClass::Mapped);
     }
 
     #[test]

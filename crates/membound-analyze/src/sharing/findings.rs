@@ -474,7 +474,7 @@ fn offset(context: &Context<'_>, line: &Contended<'_>) -> Option<u64> {
         .find(|object| context.groups.of(*object) == line.group)?;
     let object = &context.run.objects[object.index()];
     // An object may begin inside the line.
-    Some(line.line.address.saturating_sub(object.address))
+    (!object.is_unrecorded()).then(|| line.line.address.saturating_sub(object.address))
 }
 
 fn threads(context: &Context<'_>, users: &[User]) -> Vec<SharingThread> {

@@ -1,6 +1,6 @@
 //! Stalls by object: allocating line, figures, and offsets within the object.
 
-use membound_run::{Allocations, Gap, Object, ObjectClass, ProcessId, SiteKind};
+use membound_run::{Allocations, Gap, Object, ObjectClass, ObjectId, ProcessId, SiteKind};
 
 use crate::synthetic::{At, From, Like, Synthetic, Target};
 use crate::{near, views};
@@ -242,6 +242,50 @@ fn arrays_are_reported_by_stretches_and_not_by_element() {
         offsets
             .iter()
             .all(|at| at.offset >= 32 << 20 && at.bytes == 1 << 20)
+    );
+}
+
+#[test]
+fn unrecorded_blocks_count_for_their_call_chain_and_have_no_offsets() {
+    let mut program = Synthetic::new(10.0, 1);
+    let main = program.thread("main");
+    let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
+    let node = program.heap(&[("make", "make.c", 12)], 64);
+    let recorded = node.object.unwrap();
+    program.access(main, 0, walk, 0.0..10.0, &Like::chase(From::Dram, &[node]));
+    let mut run = program.finish();
+    let recorded = run.objects[recorded.index()].clone();
+    let unrecorded = ObjectId(run.objects.len() as u32);
+    run.objects.push(Object {
+        address: 0,
+        size_bytes: 0,
+        weight: 0.0,
+        ..recorded
+    });
+    // Nearly all blocks are unrecorded.
+    for (index, access) in run.accesses.iter_mut().enumerate() {
+        if index % 10 != 0 {
+            access.object = Some(unrecorded);
+            access.address += 1 << 30;
+        }
+    }
+    let profile = views(&run).profile;
+    assert_eq!(profile.objects.len(), 1, "{:#?}", profile.objects);
+    let row = &profile.objects[0];
+    assert_eq!(
+        (row.name.as_str(), row.size_bytes),
+        ("make.c:12 (64 B)", 64)
+    );
+    near(
+        row.share.stall_fraction,
+        profile.memory_bound.fraction,
+        1e-6,
+        "all of the stall",
+    );
+    assert!(
+        row.offsets.iter().all(|at| at.offset < 64),
+        "{:?}",
+        row.offsets
     );
 }
 

@@ -157,7 +157,8 @@ impl Driver {
             let from = membound_launch::certain_from_bytes(self.sampled_interval_bytes, wanted);
             let reason = format!(
                 "blocks below {from} bytes were sampled, on average once in up to {} bytes, because \
-                 there were too many to follow all: their counts and bytes are estimates",
+                 there were too many to follow all: their counts and bytes are estimates, and an access \
+                 between them is taken to be to a block like the nearest of them",
                 self.sampled_interval_bytes
             );
             self.gaps.note("objects", reason, None);

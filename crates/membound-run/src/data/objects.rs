@@ -27,8 +27,18 @@ record! { "objects", Position, missing "objects" =>
         pub allocated_ns: Option<u64>,
         /// Time of the free.
         pub freed_ns: Option<u64>,
-        /// Number of blocks that it represents: small blocks may be sampled.
+        /// Number of blocks that it represents: small blocks may be sampled. 0: it stands for all blocks
+        /// that were not recorded and lie near recorded ones of its call chain, and has neither address nor
+        /// size.
         pub weight: f64,
+    }
+}
+
+impl Object {
+    /// True if it stands for blocks that were not recorded, wherever they are.
+    #[must_use]
+    pub fn is_unrecorded(&self) -> bool {
+        self.weight <= 0.0
     }
 }
 
