@@ -60,8 +60,10 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         });
     if let (Some(caches), Some((pieces, burst_traffic, rates))) = (&caches, &modelled) {
         if bandwidth.is_empty() {
-            traffic.bandwidth = domain::modelled(context, caches, burst_traffic, rates);
-            if let Some(by_node) = by_node::by_node(context, caches, burst_traffic, rates) {
+            let burst_traffic = burst_traffic.clone();
+            let observed = burst_traffic.agreeing_with_latencies(context, caches.line_bytes);
+            traffic.bandwidth = domain::modelled(context, caches, &observed, rates);
+            if let Some(by_node) = by_node::by_node(context, caches, &observed, rates) {
                 traffic.bandwidth.extend(by_node.domains);
                 if by_node.unknown_node_share > MAX_UNREPORTED_UNKNOWN_NODE_SHARE {
                     traffic.missing.push(missing(

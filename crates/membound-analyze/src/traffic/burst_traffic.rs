@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use membound_model::stall::Estimate;
 use membound_model::traffic::ProgramContext;
 use membound_run::SiteId;
 
@@ -39,8 +40,44 @@ pub(crate) struct SiteTraffic {
     /// Touches that missed the first n caches, for n from 1 on.
     pub beyond: Vec<f64>,
     pub bytes: BTreeMap<GroupId, Bytes>,
+    /// Touches of lines by object.
+    touched: BTreeMap<GroupId, f64>,
     /// Bytes from one execution to the next; see [`Bursts::strides`].
     pub stride: Option<f64>,
+}
+
+impl SiteTraffic {
+    /// Replaces the modelled number of lines from memory if it lies outside of the interval of `missed`, the
+    /// share of the site's timed accesses that missed the last cache: bursts are too short to show all lines
+    /// that return.
+    fn agree_with(&mut self, missed: Estimate, line_bytes: f64) {
+        let Some(modelled) = self.beyond.last().copied() else {
+            return;
+        };
+        let share = modelled / self.executions.max(1.0);
+        if (missed.low..=missed.high).contains(&share) {
+            return;
+        }
+        let lines = self.executions * missed.value;
+        if modelled > 0.0 {
+            for bytes in self.bytes.values_mut() {
+                bytes.read *= lines / modelled;
+                bytes.written *= lines / modelled;
+            }
+        } else {
+            let touches: f64 = self.touched.values().sum();
+            for (group, touched) in &self.touched {
+                let bytes = self.bytes.entry(*group).or_default();
+                bytes.read += lines * line_bytes * touched / touches;
+            }
+        }
+        for beyond in &mut self.beyond {
+            *beyond = beyond.max(lines);
+        }
+        if let Some(last) = self.beyond.last_mut() {
+            *last = lines;
+        }
+    }
 }
 
 /// Traffic of all sites in bursts.
@@ -59,17 +96,46 @@ impl BurstTraffic {
         for piece in &pieces.pieces {
             add(piece, caches, busy, &mut sites);
         }
-        let mut functions: BTreeMap<FunctionId, Bytes> = BTreeMap::new();
         for (site, moves) in &mut sites {
             moves.stride = pieces.strides.get(site).copied();
-            let function = function_of(context, *site);
-            let sum = functions.entry(function).or_default();
-            for bytes in moves.bytes.values() {
-                sum.add(*bytes, 1.0);
+        }
+        Self {
+            functions: by_function(context, &sites),
+            sites,
+        }
+    }
+
+    /// The same with the latencies of timed accesses instead of the model, where they contradict it. Accesses
+    /// with a stride keep the model's figures, since prefetchers hide their lines from latencies.
+    pub(crate) fn agreeing_with_latencies(
+        mut self,
+        context: &Context<'_>,
+        line_bytes: u64,
+    ) -> Self {
+        let irregular = self.sites.iter_mut().filter(|it| it.1.stride.is_none());
+        for (site, moves) in irregular {
+            if let Some(missed) = context.costs[site.index()].missed {
+                moves.agree_with(missed, line_bytes as f64);
             }
         }
-        Self { sites, functions }
+        self.functions = by_function(context, &self.sites);
+        self
     }
+}
+
+/// Bytes of all sites of each function.
+fn by_function(
+    context: &Context<'_>,
+    sites: &BTreeMap<SiteId, SiteTraffic>,
+) -> BTreeMap<FunctionId, Bytes> {
+    let mut functions: BTreeMap<FunctionId, Bytes> = BTreeMap::new();
+    for (site, moves) in sites {
+        let sum = functions.entry(function_of(context, *site)).or_default();
+        for bytes in moves.bytes.values() {
+            sum.add(*bytes, 1.0);
+        }
+    }
+    functions
 }
 
 /// Function that contains a site.
@@ -95,6 +161,12 @@ fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, S
     }
     let line = caches.line_bytes as f64;
     let touches = piece.stream.touches();
+    for (touch, group) in touches.iter().zip(&piece.groups) {
+        let site = sites
+            .entry(piece.sites[usize::from(touch.site)])
+            .or_default();
+        *site.touched.entry(*group).or_default() += 1.0;
+    }
     for level in 0..levels {
         let misses = piece.stream.misses(caches.capacity(level, busy), around);
         let outermost = level + 1 == levels;

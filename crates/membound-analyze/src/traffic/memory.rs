@@ -1,11 +1,15 @@
 //! Finds the object at an address at a given time.
 
-use membound_run::{ObjectId, ProcessId, RunData};
+use membound_run::{ObjectClass, ObjectId, ProcessId, RunData};
 
 use crate::groups::{GroupId, Groups};
 
 /// Objects at lower addresses that are examined: the nearest ones may have been freed.
 const MAX_EXAMINED_NEIGHBOURS: usize = 16;
+
+/// Maximum distance in bytes to an access whose heap block is taken for the one at another address: where
+/// blocks are sampled, at least one in so many bytes is recorded.
+const MAX_GAP_BYTES: u64 = 1 << 20;
 
 /// Objects sorted by address.
 #[derive(Debug)]
@@ -13,6 +17,8 @@ pub(crate) struct Memory<'a> {
     run: &'a RunData,
     /// Sorted by process and address.
     order: Vec<ObjectId>,
+    /// Recorded accesses to heap blocks: process, address and object, sorted.
+    heap_accesses: Vec<(ProcessId, u64, ObjectId)>,
 }
 
 impl<'a> Memory<'a> {
@@ -22,11 +28,57 @@ impl<'a> Memory<'a> {
             let object = &run.objects[id.index()];
             (object.process, object.address, object.allocated_ns, *id)
         });
-        Self { run, order }
+        let accesses = run.accesses.iter();
+        let accesses = accesses.map(|access| (access.object, Some(access.address)));
+        let samples = run.samples.iter();
+        let samples = samples.map(|sample| (sample.object, sample.address));
+        let mut heap_accesses: Vec<_> = accesses
+            .chain(samples)
+            .filter_map(|(object, address)| {
+                let (id, address) = (object?, address?);
+                let object = &run.objects[id.index()];
+                let is_block = object.kind == ObjectClass::Heap;
+                is_block.then_some((object.process, address, id))
+            })
+            .collect();
+        heap_accesses.sort_unstable();
+        heap_accesses.dedup();
+        Self {
+            run,
+            order,
+            heap_accesses,
+        }
     }
 
-    /// Object that contained `address` of `process` at `t_ns`.
+    /// Object that contained `address` of `process` at `t_ns`. Where no accessed block is known, the heap block
+    /// of the nearest recorded access.
     pub(crate) fn at(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<ObjectId> {
+        let recorded = self.recorded(process, address, t_ns);
+        // A mapping that no call chain made may hold the blocks of an allocator.
+        let is_block = recorded.is_some_and(|id| {
+            let object = &self.run.objects[id.index()];
+            match object.kind {
+                ObjectClass::Unknown => false,
+                ObjectClass::Mapped => object.stack.is_some(),
+                _ => true,
+            }
+        });
+        if is_block {
+            return recorded;
+        }
+        self.nearest_block(process, address).or(recorded)
+    }
+
+    fn nearest_block(&self, process: ProcessId, address: u64) -> Option<ObjectId> {
+        let all = &self.heap_accesses;
+        let behind = all.partition_point(|one| (one.0, one.1) <= (process, address));
+        let around = &all[behind.saturating_sub(1)..(behind + 1).min(all.len())];
+        let of_process = around.iter().filter(|one| one.0 == process);
+        let nearest = of_process.min_by_key(|one| one.1.abs_diff(address))?;
+        (nearest.1.abs_diff(address) <= MAX_GAP_BYTES).then_some(nearest.2)
+    }
+
+    fn recorded(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<ObjectId> {
         let behind = self.order.partition_point(|id| {
             let object = &self.run.objects[id.index()];
             (object.process, object.address) <= (process, address)

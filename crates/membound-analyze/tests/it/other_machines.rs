@@ -163,6 +163,32 @@ fn where_bursts_contradict_timed_accesses_each_level_keeps_its_lines() {
 }
 
 #[test]
+fn where_bursts_contradict_timed_accesses_their_latencies_give_the_traffic() {
+    let moved = |run: &RunData| {
+        let profile = analyze(run, &Options::default()).profile;
+        profile.bandwidth[0].average_gb_s
+    };
+    let from_memory = moved(&chase(From::Dram, BYTES));
+    let contradicted = moved(&chase(From::Dram, 256 << 10));
+    near(contradicted, from_memory, 0.05 * from_memory, "from memory");
+    assert!(moved(&chase(From::L3, 4 << 20)) < 0.01 * from_memory);
+}
+
+#[test]
+fn bursts_in_unrecorded_blocks_belong_to_those_of_the_nearest_access() {
+    let mut run = chase(From::Dram, BYTES);
+    // Accesses keep the block that the recorder took them for; it is too small to hold the burst.
+    let object = run.accesses[0].object.expect("it was recorded");
+    run.objects[object.index()].size_bytes = 64;
+    let profile = analyze(&run, &Options::default()).profile;
+    let [object] = profile.bandwidth[0].objects.as_slice() else {
+        panic!("{:?}", profile.bandwidth[0].objects);
+    };
+    assert!(object.name.starts_with("main.c:1"), "{object:?}");
+    near(object.fraction, 1.0, 0.01, "nearly all lines");
+}
+
+#[test]
 fn memory_of_half_the_bandwidth_doubles_the_function_that_used_all_of_it() {
     let mut run = chase_and_compute();
     let (_, used) = on(&run, &machine());
