@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::codec;
+use crate::ledger::ProcessKey;
 use crate::maps;
 use crate::memfd;
 use crate::orders::{Order, Part};
@@ -107,6 +108,8 @@ pub(crate) struct Conversation {
     pub(crate) pid: u32,
     /// The agent's first message.
     pub(crate) hello: Hello,
+    /// The program, once it is known.
+    pub(crate) key: OnceCell<ProcessKey>,
     /// Records which trampolines each process has.
     spaces: Arc<Spaces>,
     /// Records how long changes of text stopped threads.
@@ -133,6 +136,7 @@ impl Conversation {
             channel,
             pid,
             hello,
+            key: OnceCell::new(),
             spaces,
             stops,
             heap_start: OnceCell::new(),

@@ -153,15 +153,19 @@ impl Server {
     }
 
     /// Installs the chosen patches into a module that was just loaded, as far as they are planned: a
-    /// program that waits must not wait for plans. Its control thread installs the rest later.
+    /// program that waits must not wait for plans. Its control thread installs the rest later. A program that
+    /// may be short-lived gets none.
     pub(crate) fn add_chosen(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         loaded: &Loaded,
     ) -> Result<Left, NotInstalled> {
-        let choices = Arc::clone(&self.choices());
         let mut left = Left::Nothing;
+        if self.may_be_short_lived(conversation) {
+            return Ok(left);
+        }
+        let choices = Arc::clone(&self.choices());
         for choice in choices.iter().filter(|it| loaded.is_of(it)) {
             let planned = self.plans().derived_before(&loaded.module, &choice.options);
             let Some(module) = planned else {
@@ -183,7 +187,8 @@ impl Server {
         Ok(left)
     }
 
-    /// Installs and removes patches until running text has what is chosen.
+    /// Installs and removes patches until running text has what is chosen. Text without any stays so while its
+    /// program may be short-lived.
     pub(crate) fn apply_chosen(
         &self,
         conversation: &Conversation,
@@ -201,7 +206,8 @@ impl Server {
                 !harvesting.is_some_and(|it| it.owns(&area.loaded.module))
             })
             .collect();
-        if choices.is_empty() && areas.is_empty() {
+        let none_wanted = choices.is_empty() || self.may_be_short_lived(conversation);
+        if none_wanted && areas.is_empty() {
             return Ok(());
         }
         let mut out = Change::new(key, Edits::Out);
@@ -246,6 +252,13 @@ impl Server {
             self.pass_or(conversation.pid, placed.map(drop), refused)?;
         }
         Ok(())
+    }
+
+    /// Whether the program of this conversation may be a short-lived one.
+    fn may_be_short_lived(&self, conversation: &Conversation) -> bool {
+        let key = conversation.key.get();
+        let begun = key.and_then(|key| self.ledger().begun(*key));
+        begun.is_some_and(|begun| self.draw.may_be_short_lived(begun))
     }
 
     /// Makes a change of running text, as far as possible.

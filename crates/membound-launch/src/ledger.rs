@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use membound_rewrite::patch::{Plan, Refusal};
 use membound_wire::{COUNT_APART, Probe};
@@ -33,8 +34,8 @@ pub(crate) struct ProcessKey {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) programs: Vec<Program>,
-    /// Index in `programs` of the program that runs in a process.
-    running: FxHashMap<ProcessKey, usize>,
+    /// Programs that were begun in processes: index in `programs`, and when.
+    running: FxHashMap<ProcessKey, (usize, Instant)>,
     /// Indices of the `programs` for which [`Self::settle`] was not called yet.
     unsettled: FxHashSet<usize>,
     /// Areas whose memory is still open.
@@ -61,7 +62,8 @@ pub(crate) struct Totals {
 impl Ledger {
     /// Records that a new program runs in `key`.
     pub(crate) fn begin(&mut self, key: ProcessKey, path: PathBuf) {
-        self.running.insert(key, self.programs.len());
+        let program = (self.programs.len(), Instant::now());
+        self.running.insert(key, program);
         self.unsettled.insert(self.programs.len());
         self.programs.push(Program {
             pid: key.pid,
@@ -72,15 +74,20 @@ impl Ledger {
 
     /// Records whether the program in `key` is patched.
     pub(crate) fn settle(&mut self, key: ProcessKey, unpatched: Option<String>) {
-        if let Some(program) = self.running.get(&key) {
+        if let Some((program, _)) = self.running.get(&key) {
             self.unsettled.remove(program);
             self.programs[*program].unpatched = unpatched;
         }
     }
 
+    /// When the program in `key` began; `None` if the process inherited it.
+    pub(crate) fn begun(&self, key: ProcessKey) -> Option<Instant> {
+        self.running.get(&key).map(|(_, begun)| *begun)
+    }
+
     /// Why the program in `key` is not patched. A process that inherited its patches counts as patched.
     pub(crate) fn unpatched(&self, key: ProcessKey) -> Option<&str> {
-        let program = &self.programs[*self.running.get(&key)?];
+        let program = &self.programs[self.running.get(&key)?.0];
         program.unpatched.as_deref()
     }
 

@@ -149,11 +149,8 @@ impl Server {
         };
         match Area::install(conversation, maps, loaded, plan, common, number, text) {
             Ok((area, is_final)) => {
-                let area = Arc::new(area);
-                let mut ledger = self.ledger();
-                ledger.areas.push(Arc::clone(&area));
-                ledger.missed.extend(unwrapped(plan, &area));
-                drop(ledger);
+                let area = self.keep(conversation, area, is_final);
+                self.ledger().missed.extend(unwrapped(plan, &area));
                 match is_final || refused == Refused::GivenUp {
                     true => Ok(Outcome::Patched(area)),
                     // The area exists now; its missing edits are installed like those of any other area.
@@ -168,6 +165,17 @@ impl Server {
                 Ok(Outcome::LeftAlone(reason))
             }
         }
+    }
+
+    /// Adds a new area to the ledger. If all its edits stand that may (`is_final`), the program is not asked
+    /// for them again.
+    fn keep(&self, conversation: &Conversation, area: Area, is_final: bool) -> Arc<Area> {
+        let area = Arc::new(area);
+        self.ledger().areas.push(Arc::clone(&area));
+        if let Some(key) = conversation.key.get().filter(|_| is_final) {
+            self.texts().note_installed(*key, &area);
+        }
+        area
     }
 
     /// Restores the text of an area, and unmaps the area.
@@ -195,7 +203,7 @@ impl Server {
     pub(crate) fn hook_loader(&self, conversation: &Conversation, maps: &mut Vec<Mapping>) {
         let common = self.common(conversation);
         match hook::loader(conversation, maps, common) {
-            Ok(area) => self.ledger().areas.push(Arc::new(area)),
+            Ok(area) => drop(self.keep(conversation, area, true)),
             Err(error) if error.is_gone() => {}
             Err(error) => self.ledger().leave_alone(
                 PathBuf::from("what is opened while the program runs"),

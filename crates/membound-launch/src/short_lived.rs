@@ -3,6 +3,8 @@
 //! To patch a process takes about two milliseconds. A script or a build may start thousands of processes that
 //! run for less than that. Where processes of one executable follow each other that fast, only some of them
 //! are patched, drawn at random: the code of the others is the same, so what the patches show holds for them.
+//! Nor do chosen patches come to a process before it is old enough: to register it for the barriers of a change
+//! may take the kernel 20 ms, and the process cannot end before.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ pub enum ShortLived {
     /// All.
     #[default]
     All,
-    /// Once several in a row ended this soon after they began, one in 16, drawn at random.
+    /// Once several in a row ended this soon after they began, one in 16, drawn at random. Chosen patches
+    /// come to a process when it is older than that.
     Some {
         /// Run time from which a process does not count as short-lived.
         below: Duration,
@@ -59,6 +62,14 @@ impl Draw {
         Self {
             which,
             last: Mutex::default(),
+        }
+    }
+
+    /// Whether a process that began at `begun` may be a short-lived one.
+    pub(crate) fn may_be_short_lived(&self, begun: Instant) -> bool {
+        match self.which {
+            ShortLived::All => false,
+            ShortLived::Some { below } => begun.elapsed() < below,
         }
     }
 
@@ -120,6 +131,19 @@ mod tests {
     }
 
     const QUICK: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn a_process_may_be_short_lived_until_it_is_old_enough() {
+        let begun = Instant::now();
+        let below = Duration::from_secs(60);
+        let some = Draw::new(ShortLived::Some { below });
+        assert!(some.may_be_short_lived(begun));
+        assert!(!Draw::new(ShortLived::All).may_be_short_lived(begun));
+        let old = Draw::new(ShortLived::Some {
+            below: Duration::ZERO,
+        });
+        assert!(!old.may_be_short_lived(begun));
+    }
 
     #[test]
     fn of_many_short_processes_some_are_patched() {

@@ -69,6 +69,12 @@ impl Texts {
         (times >= SURE).then_some(edits)
     }
 
+    /// Records that all edits of `area` that may be installed were when the area was made.
+    pub(crate) fn note_installed(&mut self, key: ProcessKey, area: &Area) {
+        let of_process = self.0.entry(key).or_default();
+        of_process.insert(area.inode, (Edits::In, SURE));
+    }
+
     /// Records the result of a change.
     pub(crate) fn note(&mut self, made: Made) {
         if made.areas.is_empty() {

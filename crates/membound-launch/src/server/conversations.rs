@@ -63,7 +63,7 @@ impl Server {
         let Ok(started) = stat::started(pid) else {
             return;
         };
-        let key = ProcessKey { pid, started };
+        let key = *conversation.key.get_or_init(|| ProcessKey { pid, started });
         let done = match event {
             Event::Start => self.answer_start(&conversation, key, &mut turn),
             Event::Modules => self.modules(&conversation, key),

@@ -100,6 +100,35 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
     }
 }
 
+/// The agent's own patches, which stand since the program began, are not written again: each change of running
+/// text needs barriers, for which the kernel may hold the agent's thread for 20 ms, and with it the program's
+/// end.
+#[test]
+fn an_exchange_of_nothing_changes_no_text() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    let (options, keys) = live(&fixture);
+    let (session, out) = fixture.start_reading(options, &["until", "2"], &keys);
+    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
+    wait("the program begins", || {
+        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let remote = session.remote();
+    for _ in 0..3 {
+        let number = remote.exchange(Vec::new());
+        wait("the program is asked", || remote.settled(number));
+    }
+    std::io::Write::write_all(&mut keys, b"\n").unwrap();
+    ends_well(&session);
+    let report = session.finish();
+    if could_be_patched(&report) {
+        let changes: u64 = report.stops.counts.iter().sum();
+        assert_eq!(changes, 0, "{:?}", report.stops);
+    }
+}
+
 /// True if `walk` is in the process as it is in the file.
 fn is_original(fixture: &Fixture, pid: &str, walk: u64) -> bool {
     let range = fixture.function("walk").range;
