@@ -68,8 +68,8 @@ const CALM_DELAY_NS: u64 = 200_000_000;
 /// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
 /// belongs to, and a sampler that gets no processor reports late.
 const MAX_DELAY_NS: u64 = 2_000_000_000;
-/// CPU time in samples after which a program has run long enough for names to be read before its end.
-const FIRST_NAMES_NS: u64 = 150_000_000;
+/// Time from the start after which names are first read; the time is doubled each time.
+const FIRST_NAMES_NS: u64 = 50_000_000;
 /// Longest time between two iterations of the driver's loop.
 const ITERATION_INTERVAL: Duration = Duration::from_millis(8);
 /// Shortest time between two iterations, while a window is open or opening: the window must close in time.
@@ -152,7 +152,7 @@ pub(crate) struct Driver {
     switching_ns: f64,
     /// CPU time of samples in the agent outside windows: the cost of following allocations.
     in_hooks_ns: f64,
-    /// Sampled CPU time at which the names of sampled modules are read next.
+    /// Time from the start at which names are read next.
     read_names_at_ns: u64,
     pending: Pending<PendingEvent>,
     sources: Vec<PathBuf>,
@@ -466,8 +466,8 @@ impl Driver {
         self.count_traffic(now_ns);
         // Each time that a thread of an easily disturbed program wakes up, it would have to displace the reader.
         let may_read = !self.in_the_way && !self.is_easily_disturbed();
-        if self.sampled_ns >= self.read_names_at_ns && may_read {
-            self.read_names_at_ns = 2 * self.sampled_ns;
+        if now_ns >= self.read_names_at_ns && may_read {
+            self.read_names_at_ns = 2 * now_ns;
             self.read_names();
         }
         self.chooser.cool(now_ns);

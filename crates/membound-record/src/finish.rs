@@ -1,7 +1,6 @@
 //! Adds names, lines, code and totals at the end of a run. With them the run can be read where the program's
 //! files are not.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use membound_run::{FrameId, ModuleKind};
@@ -37,24 +36,21 @@ impl Driver {
         }
     }
 
-    /// Reads symbols and debug information of sampled modules in idle time: at the end, the user would wait
-    /// for it.
+    /// Locates all frames so far in idle time, so that their symbols and debug information are in memory: at
+    /// the end, the user would wait for it.
     pub(crate) fn read_names(&self) {
-        let modules = crate::lock(&self.world).modules.all().to_vec();
-        let mut visited = BTreeSet::new();
-        let mut sampled: Vec<(Arc<CodeModule>, u64)> = Vec::new();
-        for (id, address) in self.sites.sampled() {
-            if visited.insert(id)
-                && let Some(module) = modules.get(id.index())
-                && module.kind == ModuleKind::File
-            {
-                sampled.push((Arc::clone(module), address));
-            }
-        }
+        let (frames, modules) = {
+            let world = crate::lock(&self.world);
+            (world.interner.frames(), world.modules.all().to_vec())
+        };
         membound_launch::spawn_idle("names", move || {
-            for (module, address) in sampled {
-                if let Some(symbols) = module.symbols() {
-                    let _ = symbols.locate(address);
+            for (module, frames) in names::by_module(frames, &modules) {
+                if module.kind == ModuleKind::File
+                    && let Some(symbols) = module.symbols()
+                {
+                    for (_, address) in frames {
+                        let _ = symbols.locate(address);
+                    }
                 }
             }
         });
