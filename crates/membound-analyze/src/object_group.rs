@@ -10,7 +10,8 @@ pub(crate) struct Group {
     pub objects: Vec<ObjectId>,
     /// Call chain of the allocation, taken from the first object.
     pub stack: Option<StackId>,
-    /// Size of one block, the median if they differ.
+    /// Size of one block: if they differ, the median of the recorded ones, or the mean of all if the recorded
+    /// ones are not like the others.
     pub size_bytes: u64,
     /// Number of blocks that the chain allocated.
     pub blocks: u64,
@@ -71,10 +72,6 @@ impl Group {
             bytes += object.weight * object.size_bytes as f64;
         }
         sizes.sort_unstable();
-        self.size_bytes = match sizes.get(sizes.len() / 2) {
-            Some(median) => *median,
-            None => self.total_bytes.checked_div(self.blocks).unwrap_or(0),
-        };
         if self.blocks == 0 {
             self.blocks = weight.round() as u64;
             self.total_bytes = bytes.round() as u64;
@@ -85,5 +82,11 @@ impl Group {
                 }
             }
         }
+        let mean = self.total_bytes.checked_div(self.blocks).unwrap_or(0);
+        // No median exceeds twice the mean: then mostly large blocks were recorded, of many small ones.
+        let median = sizes.get(sizes.len() / 2).copied();
+        self.size_bytes = median
+            .filter(|median| *median <= 2 * mean || mean == 0)
+            .unwrap_or(mean);
     }
 }

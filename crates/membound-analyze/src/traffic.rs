@@ -28,6 +28,9 @@ use rates::Rates;
 /// Share of the CPU time that the model must cover; below it the table reports the share.
 const MIN_COVERED_CPU_SHARE: f64 = 0.9;
 
+/// Share of the CPU time that the model must cover for figures of the whole program.
+const MIN_CPU_SHARE: f64 = 0.5;
+
 /// Share of the traffic to memory on unknown nodes above which the table reports the share.
 const MAX_UNREPORTED_UNKNOWN_NODE_SHARE: f64 = 0.05;
 
@@ -60,32 +63,7 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         });
     if let (Some(caches), Some((pieces, burst_traffic, rates))) = (&caches, &modelled) {
         if bandwidth.is_empty() {
-            let burst_traffic = burst_traffic.clone();
-            let observed = burst_traffic.agreeing_with_latencies(context, caches.line_bytes);
-            traffic.bandwidth = domain::modelled(context, caches, &observed, rates);
-            if let Some(by_node) = by_node::by_node(context, caches, &observed, rates) {
-                traffic.bandwidth.extend(by_node.domains);
-                if by_node.unknown_node_share > MAX_UNREPORTED_UNKNOWN_NODE_SHARE {
-                    traffic.missing.push(missing(
-                        format!(
-                            "{} of the traffic belongs to memory on unknown nodes and counts for \
-                             no node",
-                            names::percent(by_node.unknown_node_share)
-                        ),
-                        Some("let the program run longer"),
-                    ));
-                }
-            }
-            if rates.covered < MIN_COVERED_CPU_SHARE {
-                traffic.missing.push(missing(
-                    format!(
-                        "the code of {} of CPU time was recorded in bursts: what the rest moves \
-                         is not in it",
-                        names::percent(rates.covered)
-                    ),
-                    Some("let the program run longer"),
-                ));
-            }
+            model(context, caches, burst_traffic, rates, &mut traffic);
         }
         let (predictions, without) =
             other_machines::elsewhere(context, caches, pieces, burst_traffic, rates);
@@ -114,6 +92,49 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     }
     traffic.platform = platform::platform(context, &traffic.bandwidth);
     traffic
+}
+
+/// Adds the modelled traffic of memory and nodes, and what is not in it.
+fn model(
+    context: &Context<'_>,
+    caches: &Caches,
+    burst_traffic: &BurstTraffic,
+    rates: &Rates,
+    traffic: &mut Traffic,
+) {
+    if rates.covered < MIN_COVERED_CPU_SHARE {
+        let share = names::percent(rates.covered);
+        let lacking = match rates.covered < MIN_CPU_SHARE {
+            true => "known",
+            false => "in it",
+        };
+        traffic.missing.push(missing(
+            format!(
+                "the code of {share} of CPU time was recorded in bursts: what the rest moves is \
+                 not {lacking}"
+            ),
+            Some("let the program run longer"),
+        ));
+    }
+    if rates.covered < MIN_CPU_SHARE {
+        return;
+    }
+    let burst_traffic = burst_traffic.clone();
+    let observed = burst_traffic.agreeing_with_latencies(context, caches.line_bytes);
+    traffic.bandwidth = domain::modelled(context, caches, &observed, rates);
+    let Some(by_node) = by_node::by_node(context, caches, &observed, rates) else {
+        return;
+    };
+    traffic.bandwidth.extend(by_node.domains);
+    if by_node.unknown_node_share > MAX_UNREPORTED_UNKNOWN_NODE_SHARE {
+        traffic.missing.push(missing(
+            format!(
+                "{} of the traffic belongs to memory on unknown nodes and counts for no node",
+                names::percent(by_node.unknown_node_share)
+            ),
+            Some("let the program run longer"),
+        ));
+    }
 }
 
 /// Why no traffic is modelled, and what to do about it.

@@ -217,6 +217,35 @@ fn lost_events_widen_the_interval_of_blocks() {
     assert_eq!(interval(Some(1e6), 7), Some((8040, 11_960 + 707)));
 }
 
+/// Large blocks are recorded in any case, of small ones few.
+#[test]
+fn large_recorded_blocks_are_not_taken_for_the_size_of_many_small_ones() {
+    let size = |recorded: u64, blocks: u64| {
+        let mut program = Synthetic::new(10.0, 1);
+        let main = program.thread("main");
+        let walk = program.site(("walk", "walk.c", 40), SiteKind::Load, 8);
+        let stack = program.stack(&[("xmalloc", "x.c", 9), ("main", "main.c", 3)]);
+        let block = program.block(stack, recorded);
+        program.access(main, 0, walk, 0.0..10.0, &Like::chase(From::Dram, &[block]));
+        program.run.allocations.push(Allocations {
+            stack,
+            process: ProcessId(0),
+            function: "malloc".to_owned(),
+            blocks,
+            blocks_variance: Some(1e6),
+            bytes: 100 * blocks,
+            freed: 0,
+            lifetime_ns: 0,
+            peak_bytes: 100 * blocks,
+        });
+        let row = views(&program.finish()).profile.objects.remove(0);
+        (row.size_bytes, row.name)
+    };
+    let (bytes, name) = size(512 << 10, 3_000_000);
+    assert_eq!((bytes, name.as_str()), (100, "x.c:9 (100 B)"));
+    assert_eq!(size(160, 3_000_000).0, 160);
+}
+
 #[test]
 fn arrays_are_reported_by_stretches_and_not_by_element() {
     let mut program = Synthetic::new(10.0, 1);

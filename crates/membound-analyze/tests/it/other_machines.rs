@@ -175,6 +175,21 @@ fn where_bursts_contradict_timed_accesses_their_latencies_give_the_traffic() {
 }
 
 #[test]
+fn bursts_of_a_small_part_of_the_time_give_no_traffic() {
+    let mut run = chase_and_compute();
+    for sample in run.samples.iter_mut().filter(|it| it.t_ns >= 2_000_000_000) {
+        sample.weight_ns *= 4;
+    }
+    let profile = analyze(&run, &Options::default()).profile;
+    assert_eq!(profile.bandwidth, []);
+    let reasons = profile.missing.iter().filter(|it| it.table == "bandwidth");
+    let reasons: Vec<&str> = reasons.map(|it| it.why.reason.as_str()).collect();
+    let expected =
+        "the code of 20 % of CPU time was recorded in bursts: what the rest moves is not known";
+    assert_eq!(reasons, [expected]);
+}
+
+#[test]
 fn bursts_in_unrecorded_blocks_belong_to_those_of_the_nearest_access() {
     let mut run = chase(From::Dram, BYTES);
     // Accesses keep the block that the recorder took them for; it is too small to hold the burst.
