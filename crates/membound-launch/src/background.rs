@@ -35,8 +35,9 @@ const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time for which plans are finished after programs have ended: this, or a part of the time that these ran.
-const MIN_FINISHING_TIME: Duration = Duration::from_millis(250);
+/// Time for which plans are finished after programs have ended, besides a part of the time that these ran:
+/// together what a recording may add to a short program.
+const MIN_FINISHING_TIME: Duration = Duration::from_millis(50);
 const FINISHING_PART: u32 = 20;
 /// A plan is finished if planning takes at most this many times as long: a part of it was done before.
 const MAX_UNDONE: u32 = 2;
@@ -93,7 +94,7 @@ pub fn programs_ended(elapsed: Duration) {
 }
 
 fn finishing_time(elapsed: Duration) -> Duration {
-    MIN_FINISHING_TIME.max(elapsed / FINISHING_PART)
+    MIN_FINISHING_TIME + elapsed / FINISHING_PART
 }
 
 /// Sets whether programs lack processors: while they do, planning of large files begins later.
