@@ -14,10 +14,10 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::codec;
-use crate::ledger::ProcessKey;
 use crate::maps;
 use crate::memfd;
 use crate::orders::{Order, Part};
+use crate::process_key::ProcessKey;
 use crate::standing::{Spaces, Trampolines};
 use crate::stops::StopLog;
 

@@ -12,9 +12,9 @@ use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, ThreadRecord};
 use crate::allocations::{AllocationAction, AllocationEvent, AllocationReceiver, Objects};
 use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::pace::{self, Account, Pace, Processors, Window};
+use crate::process_key::ProcessKey;
 
 /// Shortest poll interval of the rings unless polls find more than [`FLOOD_EVENTS`].
 const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);

@@ -29,11 +29,11 @@ pub use self::wanted::{Harvest, ScavengerCommand};
 pub(crate) use self::yields::{lost, no_place};
 use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
 use crate::memory::Shared;
 use crate::modules::{Loaded, ModulePlan};
 use crate::planting::{LatePlantings, Planting};
+use crate::process_key::ProcessKey;
 use crate::requested::{Requested, Requesting};
 use crate::withdrawn::{Withdrawn, YieldPlace};
 

@@ -11,9 +11,9 @@ use membound_wire::{
 };
 
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
 use crate::maps;
 use crate::memory::Shared;
+use crate::process_key::ProcessKey;
 use crate::server::Server;
 use crate::trials::{Held, HeldSpan, Holding};
 

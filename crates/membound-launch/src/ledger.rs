@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{Area, sampled};
 use crate::modules::ModulePlan;
+use crate::process_key::ProcessKey;
 
 /// One program of the run; an `exec` begins a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +22,6 @@ pub struct Program {
     pub path: PathBuf,
     /// Why it has no patches; `None`: it has some, or may get them.
     pub unpatched: Option<String>,
-}
-
-/// Identifies a program: process number and start time of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ProcessKey {
-    pub(crate) pid: u32,
-    pub(crate) started: u64,
 }
 
 /// All records of a session.

@@ -41,6 +41,7 @@ mod patching;
 mod perf_map;
 mod planting;
 mod preload;
+mod process_key;
 mod program;
 mod records;
 mod report;

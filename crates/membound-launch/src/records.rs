@@ -10,9 +10,9 @@ use membound_wire::Record;
 use rustc_hash::FxHashSet;
 
 use crate::conversation::Conversation;
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::ModulePlan;
+use crate::process_key::ProcessKey;
 use crate::rings::{Drained, Origin, Rings};
 use crate::samples::{Access, Receiver, Recorded, Samples, Source};
 

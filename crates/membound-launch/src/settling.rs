@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use membound_platform::stat::Stat;
 use rustc_hash::FxHashMap;
 
-use crate::ledger::ProcessKey;
 use crate::live;
+use crate::process_key::ProcessKey;
 
 /// Times that a program is asked again for an exchange that found threads in the way. Each may stop its
 /// threads for as long as the agent retries.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-use crate::ledger::ProcessKey;
+use crate::process_key::ProcessKey;
 
 /// Which processes of an executable are patched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

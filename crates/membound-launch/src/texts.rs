@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::area::Area;
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
+use crate::process_key::ProcessKey;
 
 /// State of an area's edits in a text. An unknown state is requested again each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use membound_platform::{cpu_time, stat};
 use rustc_hash::FxHashSet;
 
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
+use crate::process_key::ProcessKey;
 use crate::tick_memory::{DrainedRing, Memory};
 use crate::timers::{TimerReceiver, TimerSample, Timers};
 

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use membound_wire::{HOLD_LINE_WORDS, HOLD_SPANS, HOLD_THREADS};
 use rustc_hash::FxHashMap;
 
-use crate::ledger::ProcessKey;
 use crate::memory::Shared;
+use crate::process_key::ProcessKey;
 
 /// Parameters of a trial. Only the session's own patches should be in the text meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,12 +21,12 @@ use membound_wire::Protection;
 use rustc_hash::FxHashMap;
 
 use crate::conversation::{Conversation, Failure};
-use crate::ledger::ProcessKey;
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memfd;
 use crate::modules::{Loaded, ModulePlan, Plans};
 use crate::orders::Part;
+use crate::process_key::ProcessKey;
 
 const PAGE: u64 = 4096;
 /// Name of the kernel's own code in lists of mappings.

@@ -13,12 +13,12 @@ use super::Harvesting;
 use crate::area::{Area, NotInstalled};
 use crate::choice::Choice;
 use crate::conversation::Conversation;
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::marks::RequestsBy;
 use crate::modules::Loaded;
 use crate::patching::Outcome;
 use crate::planting::Planting;
+use crate::process_key::ProcessKey;
 use crate::server::Server;
 use crate::settling::Refused;
 

@@ -13,7 +13,7 @@ use super::leaving::{DISPATCHED, FILTERED, UNTIMED};
 use crate::area::NotInstalled;
 use crate::channel::{Channel, Listener};
 use crate::conversation::Conversation;
-use crate::ledger::ProcessKey;
+use crate::process_key::ProcessKey;
 use crate::settling::{self, Refused};
 use crate::slice;
 

@@ -7,8 +7,8 @@ use membound_wire::TextMode;
 use super::Server;
 use crate::area::{self, Bar, NotInstalled};
 use crate::conversation::Conversation;
-use crate::ledger::ProcessKey;
 use crate::maps;
+use crate::process_key::ProcessKey;
 
 /// What a program is about to do that the agent does not survive, as a part of a sentence.
 pub(super) const FILTERED: &str = "put itself behind a filter on its system calls (seccomp)";

@@ -9,10 +9,10 @@ use membound_wire::TextMode;
 use super::Server;
 use crate::area::{self, Area, NotInstalled};
 use crate::conversation::Conversation;
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::Loaded;
 use crate::perf_map::{Moment, PerfMap};
+use crate::process_key::ProcessKey;
 use crate::settling::Refused;
 use crate::unwind::Which;
 

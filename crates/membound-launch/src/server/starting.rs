@@ -11,12 +11,12 @@ use super::{Live, Server};
 use crate::area::NotInstalled;
 use crate::conversation::{Conversation, Failure};
 use crate::exchange::Left;
-use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::Loaded;
 use crate::orders::NewModules;
 use crate::patching::sets_signal_handlers;
 use crate::perf_map::Moment;
+use crate::process_key::ProcessKey;
 use crate::program::{self, Unpatched};
 use crate::settling::{self, Refused};
 
