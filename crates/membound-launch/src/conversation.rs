@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use membound_platform::stat;
 use membound_wire::{
     Action, CHAINED, Command, GIVEN_UP, Hello, HelloFlags, Refusal, Reply, TextEdit, TextMode,
 };
@@ -108,8 +109,8 @@ pub(crate) struct Conversation {
     pub(crate) pid: u32,
     /// The agent's first message.
     pub(crate) hello: Hello,
-    /// The program, once it is known.
-    pub(crate) key: OnceCell<ProcessKey>,
+    /// The program.
+    pub(crate) key: ProcessKey,
     /// Records which trampolines each process has.
     spaces: Arc<Spaces>,
     /// Records how long changes of text stopped threads.
@@ -119,7 +120,7 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     /// Receives the agent's first message; `None` if its version differs, or if the other side is no program
-    /// of this session.
+    /// of this session. An error if the process has ended.
     pub(crate) fn begin(
         channel: Channel,
         spaces: Arc<Spaces>,
@@ -136,7 +137,10 @@ impl Conversation {
             channel,
             pid,
             hello,
-            key: OnceCell::new(),
+            key: ProcessKey {
+                pid,
+                started: stat::started(pid)?,
+            },
             spaces,
             stops,
             heap_start: OnceCell::new(),

@@ -256,8 +256,7 @@ impl Server {
 
     /// Whether the program of this conversation may be a short-lived one.
     fn may_be_short_lived(&self, conversation: &Conversation) -> bool {
-        let key = conversation.key.get();
-        let begun = key.and_then(|key| self.ledger().begun(*key));
+        let begun = self.ledger().begun(conversation.key);
         begun.is_some_and(|begun| self.draw.may_be_short_lived(begun))
     }
 

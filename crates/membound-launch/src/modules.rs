@@ -306,8 +306,8 @@ pub(crate) struct Plans {
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
-    /// The files in which only some functions are analysed: those that contain one of the addresses, and their
-    /// neighbours.
+    /// Files of which only some functions are analysed, with addresses: the functions that contain one of them,
+    /// and those beside these functions.
     around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Set if large files are planned while their programs run.

@@ -172,8 +172,8 @@ impl Server {
     fn keep(&self, conversation: &Conversation, area: Area, is_final: bool) -> Arc<Area> {
         let area = Arc::new(area);
         self.ledger().areas.push(Arc::clone(&area));
-        if let Some(key) = conversation.key.get().filter(|_| is_final) {
-            self.texts().note_installed(*key, &area);
+        if is_final {
+            self.texts().note_installed(conversation.key, &area);
         }
         area
     }

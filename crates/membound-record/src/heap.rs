@@ -105,7 +105,7 @@ impl Heap {
     /// that represents others, in units of the bytes that it represents. Since blocks are sampled by bytes,
     /// that is a block of some call chain with a probability that is the chain's share of the bytes there.
     /// `None` if all blocks there were recorded, or none nearby.
-    pub(crate) fn like_unrecorded(&self, address: u64, range: &Range<u64>) -> Option<&HeapBlock> {
+    pub(crate) fn nearest_sampled(&self, address: u64, range: &Range<u64>) -> Option<&HeapBlock> {
         let represents_others = |(_, block): &(&u64, &HeapBlock)| block.weight >= 2.0;
         let below = self.blocks.range(range.start..=address).rev();
         let above = self.blocks.range(address..range.end);
@@ -302,7 +302,7 @@ mod tests {
             heap.apply(&event, 1, &mut ended);
         }
         let chain = |address, range: Range<u64>| {
-            let like = heap.like_unrecorded(address, &range);
+            let like = heap.nearest_sampled(address, &range);
             like.map(|block| block.chain)
         };
         let all = 0..u64::MAX;

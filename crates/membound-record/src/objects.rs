@@ -194,29 +194,24 @@ impl Objects {
         let mut holder = process;
         for _ in 0..GENERATIONS {
             let heap = self.heaps.get(&holder);
-            let found = heap.and_then(|heap| heap.like_unrecorded(address, range));
+            let found = heap.and_then(|heap| heap.nearest_sampled(address, range));
             if let Some(&HeapBlock {
                 chain, function, ..
             }) = found
             {
                 let key = Key::Unrecorded(process, holder, chain, function);
-                if let Some(object) = self.named.get(&key) {
-                    return Some(*object);
-                }
-                let object = self.add(Object {
+                return Some(self.once(key, |objects| Object {
                     kind: ObjectClass::Heap,
                     process,
                     address: 0,
                     size_bytes: 0,
-                    name: self.function(function),
-                    stack: self.chains.get(&(holder, chain)).copied(),
+                    name: objects.function(function),
+                    stack: objects.chains.get(&(holder, chain)).copied(),
                     thread: None,
                     allocated_ns: None,
                     freed_ns: None,
                     weight: 0.0,
-                });
-                self.named.insert(key, object);
-                return Some(object);
+                }));
             }
             holder = crate::lock(world).forked_from(holder)?;
         }
@@ -303,6 +298,17 @@ impl Objects {
         number
     }
 
+    /// The object with this identity; the first time, one with the row that `row` returns.
+    fn once(&mut self, key: Key, row: impl FnOnce(&Self) -> Object) -> ObjectId {
+        if let Some(object) = self.named.get(&key) {
+            return *object;
+        }
+        let row = row(self);
+        let object = self.add(row);
+        self.named.insert(key, object);
+        object
+    }
+
     fn add(&mut self, object: Object) -> ObjectId {
         let number = ObjectId(self.count);
         self.count += 1;
@@ -364,10 +370,7 @@ impl Objects {
                 None,
             ),
         };
-        if let Some(object) = self.named.get(&key) {
-            return (*object, range);
-        }
-        let object = self.add(Object {
+        let object = self.once(key, |_| Object {
             kind,
             process,
             address: range.start,
@@ -379,7 +382,6 @@ impl Objects {
             freed_ns: None,
             weight: 1.0,
         });
-        self.named.insert(key, object);
         (object, range)
     }
 

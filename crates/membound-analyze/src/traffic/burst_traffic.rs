@@ -47,7 +47,7 @@ pub(crate) struct SiteTraffic {
 }
 
 impl SiteTraffic {
-    /// Replaces the modelled number of lines from memory if it lies outside of the interval of `missed`, the
+    /// Replaces the modelled bytes from memory if their number of lines lies outside of the interval of `missed`, the
     /// share of the site's timed accesses that missed the last cache: bursts are too short to show all lines
     /// that return.
     fn agree_with(&mut self, missed: Estimate, line_bytes: f64) {
@@ -65,17 +65,10 @@ impl SiteTraffic {
                 bytes.written *= lines / modelled;
             }
         } else {
-            let touches: f64 = self.touched.values().sum();
             for (group, touched) in &self.touched {
                 let bytes = self.bytes.entry(*group).or_default();
-                bytes.read += lines * line_bytes * touched / touches;
+                bytes.read += lines * line_bytes * touched / self.touches;
             }
-        }
-        for beyond in &mut self.beyond {
-            *beyond = beyond.max(lines);
-        }
-        if let Some(last) = self.beyond.last_mut() {
-            *last = lines;
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::groups::{GroupId, Groups};
 /// Objects at lower addresses that are examined: the nearest ones may have been freed.
 const MAX_EXAMINED_NEIGHBOURS: usize = 16;
 
-/// Maximum distance in bytes to an access whose heap block is taken for the one at another address: where
-/// blocks are sampled, at least one in so many bytes is recorded.
+/// Maximum distance in bytes from a recorded access to an address that counts for the same heap block: the mean
+/// distance of sampled blocks is at most this.
 const MAX_GAP_BYTES: u64 = 1 << 20;
 
 /// Objects sorted by address.

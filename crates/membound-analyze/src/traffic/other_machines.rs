@@ -314,8 +314,8 @@ fn stall_there(
 }
 
 /// Takes the lines that miss the first `number` caches here and hit the next level, and returns the levels that
-/// serve them there, each with its share of the lines. The lines that the outermost level serves here are assumed
-/// to be those that it serves there, and so on inwards. `None` if no line hits that level here.
+/// serve them there, each with its share of the lines. Both machines serve the lines in the same order: the
+/// outermost levels serve the first ones, the innermost levels the last. `None` if no line hits that level here.
 fn moves(from: &SiteTraffic, to: &SiteTraffic, number: usize) -> Option<Vec<(usize, f64)>> {
     let (start, end) = furthest_first(from, number);
     let found = (0..=to.beyond.len()).map(|level| {

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use membound_platform::stat;
 use membound_wire::Event;
 
 use super::Server;
@@ -60,10 +59,7 @@ impl Server {
         }
         let own = self.turn(pid);
         let mut turn = Some(own.lock().unwrap_or_else(PoisonError::into_inner));
-        let Ok(started) = stat::started(pid) else {
-            return;
-        };
-        let key = *conversation.key.get_or_init(|| ProcessKey { pid, started });
+        let key = conversation.key;
         let done = match event {
             Event::Start => self.answer_start(&conversation, key, &mut turn),
             Event::Modules => self.modules(&conversation, key),

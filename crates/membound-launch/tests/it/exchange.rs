@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use membound_launch::{Choice, Live, Options, Remote};
+use membound_launch::{Choice, Live, Options, Remote, Session};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 
@@ -49,6 +49,23 @@ fn live(fixture: &Fixture) -> (Options, PathBuf) {
     (options, keys)
 }
 
+/// Starts the program with these arguments, and waits for its first line. Returns the session, the file with the
+/// program's output, and the program's input.
+fn begin(
+    fixture: &Fixture,
+    options: Options,
+    arguments: &[&str],
+    keys: &Path,
+) -> (Session, PathBuf, File) {
+    let (session, out) = fixture.start_reading(options, arguments, keys);
+    let keys = fs::OpenOptions::new().write(true).open(keys);
+    let keys = keys.expect("the program reads it");
+    wait("the program begins", || {
+        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
+    });
+    (session, out, keys)
+}
+
 /// Waits until a removed choice counts nothing more: threads in its trampolines leave them within their
 /// time slices.
 fn stand_still(remote: &Remote, choice: &Choice, round: usize) {
@@ -68,11 +85,7 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
     let _busy = busy();
     let choice = |body| chosen(&fixture, "walk", body);
     let (options, keys) = live(&fixture);
-    let (session, out) = fixture.start_reading(options, &["until", "4"], &keys);
-    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
-    wait("the program begins", || {
-        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
-    });
+    let (session, _, mut keys) = begin(&fixture, options, &["until", "4"], &keys);
     let remote = session.remote();
     let count = choice(Body::Count { exact: false });
     let sample = choice(Body::Sample);
@@ -110,11 +123,7 @@ fn an_exchange_of_nothing_changes_no_text() {
     };
     let _busy = busy();
     let (options, keys) = live(&fixture);
-    let (session, out) = fixture.start_reading(options, &["until", "2"], &keys);
-    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
-    wait("the program begins", || {
-        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
-    });
+    let (session, _, mut keys) = begin(&fixture, options, &["until", "2"], &keys);
     let remote = session.remote();
     for _ in 0..3 {
         let number = remote.exchange(Vec::new());
@@ -150,14 +159,12 @@ fn a_forked_child_follows_the_exchanges_too() {
     };
     let _busy = busy();
     let (options, keys) = live(&fixture);
-    let (session, out) = fixture.start_reading(options, &["forks", "1"], &keys);
-    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
+    let (session, out, mut keys) = begin(&fixture, options, &["forks", "1"], &keys);
     let lines = |count: usize| {
         let text = fs::read_to_string(&out).unwrap_or_default();
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         (text.ends_with('\n') && lines.len() == count).then_some(lines)
     };
-    wait("the program begins", || lines(1).is_some());
     let remote = session.remote();
     let sample = chosen(&fixture, "walk", Body::Sample);
     let number = remote.exchange(vec![sample]);
@@ -192,11 +199,7 @@ fn a_large_program_is_patched_while_it_runs() {
     let _busy = busy();
     let (mut options, keys) = live(&fixture);
     options.large_text_bytes = Some(2 << 20);
-    let (session, out) = fixture.start_reading(options, &["until", "4"], &keys);
-    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
-    wait("the program begins", || {
-        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
-    });
+    let (session, _, mut keys) = begin(&fixture, options, &["until", "4"], &keys);
     let remote = session.remote();
     let count = chosen(&fixture, "walk", Body::Count { exact: false });
     remote.exchange(vec![count.clone()]);

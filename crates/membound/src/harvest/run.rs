@@ -118,8 +118,8 @@ fn conclude(
     Ok(job::end_like(end))
 }
 
-/// The plans that the user gave. Without a command nobody waits for the end of a time slice, so that yields
-/// which only keep a bound are left out.
+/// Reads the user's plans. If no command waits for the ends of time slices, removes the yields that only bound
+/// their length.
 fn given_plans(args: &RunArgs) -> anyhow::Result<Vec<PlanWithOrigin>> {
     let needs_bounds = !args.no_primary || asks_for_latency(args);
     let read = |path: &PathBuf| {

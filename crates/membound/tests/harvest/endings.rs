@@ -75,7 +75,7 @@ fn scavengers_interleave_without_a_primary() {
     }
 }
 
-/// Nobody waits for the end of their time slices, and they gain nothing by them.
+/// No command waits for these scavengers, and their plan predicts no gain: they run as ordinary processes.
 #[test]
 fn yields_that_only_keep_a_bound_are_left_out_without_a_primary() {
     let Some(scavenger) = fixture("bounded.c", "-O2") else {
