@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
-use crate::{memory, own_thread};
+use crate::{assembly, memory, own_thread};
 
 /// Bytes of one stack. Handlers of the program may run there too, nested ones as well.
 const BYTES: usize = 256 << 10;
@@ -121,9 +121,33 @@ pub(crate) fn provide(now: SignalStack) -> Result<(), Errno> {
     own_thread::use_alternate_stack([stack.mapped()?, 0, BYTES])
 }
 
+/// Thread pointers of threads that [`provide_at_start`] has seen, each in the place that its bits select:
+/// a program that changes its mask a million times a second must not ask for its stack each time.
+static CHECKED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Where [`CHECKED`] may hold this thread pointer.
+fn checked(thread_pointer: u64) -> Option<&'static AtomicU64> {
+    // Threads' stacks lie whole pages apart.
+    CHECKED.get((thread_pointer >> 12) as usize % CHECKED.len())
+}
+
+/// The program may be about to start a thread, which may get the thread pointer of one that has ended.
+pub(crate) fn before_thread() {
+    for place in &CHECKED {
+        place.store(0, Ordering::Relaxed);
+    }
+}
+
 /// As [`provide`], for a thread of the program that starts. Without a stack it runs as it would without the
 /// agent.
 pub(crate) fn provide_at_start() {
+    let thread_pointer = assembly::thread_pointer();
+    if let Some(place) = checked(thread_pointer) {
+        if place.load(Ordering::Relaxed) == thread_pointer {
+            return;
+        }
+        place.store(thread_pointer, Ordering::Relaxed);
+    }
     if let Ok(now) = present()
         && is_none(now)
     {

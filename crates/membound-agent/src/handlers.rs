@@ -129,7 +129,8 @@ pub(crate) fn sigaction(frame: &SavedRegisters) -> Option<isize> {
     if new != 0 {
         // With a signal that does not exist, the kernel reads the structure and does nothing else: a check
         // of the pointer.
-        if kernel_sigaction(0, new, 0, frame.r10) == EFAULT {
+        let readable = frame.r10 == 8 && frame.is_beside(new, size_of::<Disposition>());
+        if !readable && kernel_sigaction(0, new, 0, frame.r10) == EFAULT {
             return Some(EFAULT);
         }
         // SAFETY: the kernel could read it.

@@ -88,9 +88,8 @@ pub(crate) fn procmask(frame: &SavedRegisters) -> Option<isize> {
 /// After `rt_sigprocmask` as the program called it: unblocks the needed signals, and reports and stores
 /// what the thread believes.
 fn keep_needed(frame: &SavedRegisters) {
-    let needed = needed();
     let (how, set, old, size) = (frame.rdi, frame.rsi, frame.rdx, frame.r10);
-    if needed == 0 || size != 8 {
+    if size != 8 {
         return;
     }
     let mut new_mask = 0_u64;
@@ -102,11 +101,21 @@ fn keep_needed(frame: &SavedRegisters) {
         new_mask = now();
     }
     if how == SETMASK && timers::signal_bit() != 0 {
-        // A thread that creates another one blocks all signals meanwhile.
         children::look();
     }
+    if is_broad(new_mask) && how != UNBLOCK {
+        // The C libraries block all signals before they make a thread. Their call that makes it is not always
+        // patched.
+        alternate::before_thread();
+    }
+    let believes = COUNT.load(Ordering::Relaxed) != 0;
+    // Asked last: it takes system calls, and few masks name these signals.
+    if new_mask & (timers::signal_bit() | OF_CHANGES) == 0 && !believes {
+        return;
+    }
+    let needed = needed();
     let named = new_mask & needed;
-    if named == 0 && COUNT.load(Ordering::Relaxed) == 0 {
+    if needed == 0 || named == 0 && !believes {
         return;
     }
     let thread = sys::thread();

@@ -65,6 +65,16 @@ impl SavedRegisters {
         ]
     }
 
+    /// True if these bytes lie in the page of the stack that holds these registers: they can be read, and
+    /// the kernel need not be asked.
+    pub(crate) fn is_beside(&self, address: usize, bytes: usize) -> bool {
+        const PAGE_BYTES: usize = 4096;
+        let page = (&raw const self.return_address) as usize / PAGE_BYTES;
+        address
+            .checked_add(bytes)
+            .is_some_and(|end| address / PAGE_BYTES == page && (end - 1) / PAGE_BYTES == page)
+    }
+
     /// The system call that the trampoline asks about.
     pub(crate) const fn call(&self) -> single_thread::Call {
         single_thread::Call {
@@ -109,4 +119,26 @@ pub(crate) enum Wait {
     Done,
     /// It yields, and asks again.
     Yield,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bytes_in_the_page_of_the_registers_are_beside_them() {
+        // SAFETY: the registers are integers.
+        let frame: SavedRegisters = unsafe { core::mem::zeroed() };
+        let page = (&raw const frame.return_address) as usize & !4095;
+        for (address, bytes, is_beside) in [
+            (page, 4096, true),
+            (page + 4064, 32, true),
+            (page + 4065, 32, false),
+            (page - 1, 2, false),
+            (page + 4096, 8, false),
+            (usize::MAX - 3, 8, false),
+        ] {
+            assert_eq!(frame.is_beside(address, bytes), is_beside, "{address:x}");
+        }
+    }
 }
