@@ -21,15 +21,16 @@ const NEVER_HELD_NS: u64 = 25_000_000;
 /// Longest single pause.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// What planning takes for each mebibyte of text, in milliseconds.
-const PLANNING_MS: u64 = 100;
-/// Delay before the plan of a large file is begun, for each mebibyte of its text: a fifth of what planning
-/// takes. Most programs end before, and need no plan.
-const WAIT_A_MEBIBYTE: Duration = Duration::from_millis(PLANNING_MS / 5);
-/// The same while programs lack processors: twice what planning takes. Each millisecond of planning then
-/// delays the program by as much, so a plan pays only in a program that runs longer.
-const WAIT_A_MEBIBYTE_WHERE_SHORT: Duration = Duration::from_millis(2 * PLANNING_MS);
-/// Longest such delay. Exchanges that need the plan wait for it too, for some seconds before they are given
+/// A [`Work::Plan`] for each mebibyte of text: parsing the file, and a look at the functions with system calls.
+const PLAN_A_MEBIBYTE: Duration = Duration::from_millis(5);
+/// A [`Work::Study`] for each mebibyte of text.
+const STUDY_A_MEBIBYTE: Duration = Duration::from_millis(100);
+/// Part of the time that a plan takes for which it is delayed: most programs end before, and need no plan.
+const DELAYED_PART: u32 = 5;
+/// The same while programs lack processors, as a multiple. Each millisecond of planning then delays the program by as
+/// much, so it pays only in a program that runs longer.
+const DELAY_WHERE_SHORT: u32 = 2;
+/// Longest delay. Exchanges that need the plan wait for it too, for some seconds before they are given
 /// up.
 const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
 /// Interval between two checks whether programs still lack processors.
@@ -39,7 +40,7 @@ const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// together what a recording may add to a short program.
 const MIN_FINISHING_TIME: Duration = Duration::from_millis(50);
 const FINISHING_PART: u32 = 20;
-/// A plan is finished if planning takes at most this many times as long: a part of it was done before.
+/// Work is finished if it takes at most this many times as long: a part of it was done before.
 const MAX_UNDONE: u32 = 2;
 
 /// Plans that are being made or wait for their begin.
@@ -116,6 +117,7 @@ struct State {
 
 #[derive(Debug)]
 struct UnfinishedFile {
+    work: Work,
     text_mib: u32,
     has_begun: AtomicBool,
 }
@@ -135,7 +137,7 @@ impl UnfinishedFile {
 
     /// Whether planning it takes longer than there is time.
     fn outlasts(&self, limit: Duration) -> bool {
-        Duration::from_millis(PLANNING_MS) * self.text_mib > limit * MAX_UNDONE
+        self.work.takes(self.text_mib) > limit * MAX_UNDONE
     }
 }
 
@@ -158,8 +160,9 @@ pub(crate) struct Planning(Arc<UnfinishedFile>);
 
 impl Planning {
     /// For a file with this much text.
-    pub(crate) fn of(text_bytes: u64) -> Self {
+    pub(crate) fn of(text_bytes: u64, work: Work) -> Self {
         let file = Arc::new(UnfinishedFile {
+            work,
             text_mib: u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX),
             has_begun: AtomicBool::new(false),
         });
@@ -167,12 +170,12 @@ impl Planning {
         Self(file)
     }
 
-    /// Waits until the planning may begin.
-    pub(crate) fn wait(&self, begin: Begin) {
+    /// Waits until the work may begin.
+    pub(crate) fn wait(&self) {
         let is_short = || SHORT.load(Ordering::Relaxed);
-        wait_by(self.0.text_mib, begin, is_short, |time| {
-            UNFINISHED.sleep(time)
-        });
+        self.0
+            .work
+            .wait(self.0.text_mib, is_short, |time| UNFINISHED.sleep(time));
         self.0.has_begun.store(true, Ordering::Relaxed);
     }
 }
@@ -209,32 +212,40 @@ pub fn finish_plans(elapsed: Duration) {
     );
 }
 
-/// When the planning of a file begins that no program waits for.
+/// Work on a file that no program waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begin {
-    /// When the program has run for a part of the time that planning takes.
-    Late,
-    /// At once, unless programs lack processors.
-    AtOnce,
+pub(crate) enum Work {
+    /// The plan that the programs need which use the file. Begins when a program has run for a part of the time that
+    /// the work takes.
+    Plan,
+    /// The study of all functions, for plans of chosen ones. Begins at once, unless programs lack processors.
+    Study,
 }
 
-fn wait_by(
-    text_mib: u32,
-    begin: Begin,
-    is_short: impl Fn() -> bool,
-    mut sleep: impl FnMut(Duration),
-) {
-    let mut waited = match begin {
-        Begin::Late => WAIT_A_MEBIBYTE.saturating_mul(text_mib),
-        Begin::AtOnce => Duration::ZERO,
-    };
-    sleep(waited);
-    let most = WAIT_A_MEBIBYTE_WHERE_SHORT
-        .saturating_mul(text_mib)
-        .min(MAX_WAIT_WHERE_SHORT);
-    while waited < most && is_short() {
-        sleep(SHORTAGE_CHECK_INTERVAL);
-        waited += SHORTAGE_CHECK_INTERVAL;
+impl Work {
+    /// CPU time that it takes about, for a file with this much text.
+    fn takes(self, text_mib: u32) -> Duration {
+        let one = match self {
+            Self::Plan => PLAN_A_MEBIBYTE,
+            Self::Study => STUDY_A_MEBIBYTE,
+        };
+        one.saturating_mul(text_mib)
+    }
+
+    fn wait(self, text_mib: u32, is_short: impl Fn() -> bool, mut sleep: impl FnMut(Duration)) {
+        let takes = self.takes(text_mib);
+        let mut waited = match self {
+            Self::Plan => takes / DELAYED_PART,
+            Self::Study => Duration::ZERO,
+        };
+        sleep(waited);
+        let most = takes
+            .saturating_mul(DELAY_WHERE_SHORT)
+            .min(MAX_WAIT_WHERE_SHORT);
+        while waited < most && is_short() {
+            sleep(SHORTAGE_CHECK_INTERVAL);
+            waited += SHORTAGE_CHECK_INTERVAL;
+        }
     }
 }
 
@@ -366,34 +377,36 @@ mod tests {
 
     #[test]
     fn large_files_wait_longer_for_their_plans_while_processors_are_short() {
-        let waits = |begin: Begin, mebibytes: u32, short_ms: u128| {
+        let waits = |work: Work, mebibytes: u32, short_ms: u128| {
             let waited = Cell::new(Duration::ZERO);
-            wait_by(
+            work.wait(
                 mebibytes,
-                begin,
                 || waited.get().as_millis() < short_ms,
                 |time| waited.set(waited.get() + time),
             );
             waited.get().as_millis()
         };
-        let waited = |mebibytes, short_ms| waits(Begin::Late, mebibytes, short_ms);
-        assert_eq!(waited(5, 0), 100);
-        assert_eq!(waited(5, u128::MAX), 1000);
+        assert_eq!(waits(Work::Plan, 20, 0), 20);
+        assert_eq!(waits(Work::Plan, 20, u128::MAX), 200);
         // The shortage ends.
-        assert_eq!(waited(5, 300), 300);
-        assert_eq!(waited(40, u128::MAX), 2000);
+        assert_eq!(waits(Work::Plan, 20, 100), 100);
+        assert_eq!(waits(Work::Plan, 400, u128::MAX), 2000);
         // A file this large has to wait in any case.
-        assert_eq!(waited(200, u128::MAX), 4000);
-        assert_eq!(waited(0, u128::MAX), 0);
-        assert_eq!(waits(Begin::AtOnce, 5, 0), 0);
-        assert_eq!(waits(Begin::AtOnce, 5, 300), 300);
-        assert_eq!(waits(Begin::AtOnce, 5, u128::MAX), 1000);
+        assert_eq!(waits(Work::Plan, 3000, u128::MAX), 3000);
+        assert_eq!(waits(Work::Plan, 0, u128::MAX), 0);
+        assert_eq!(waits(Work::Study, 5, 0), 0);
+        assert_eq!(waits(Work::Study, 5, 300), 300);
+        assert_eq!(waits(Work::Study, 5, u128::MAX), 1000);
+        assert_eq!(waits(Work::Study, 40, u128::MAX), 2000);
     }
 
     #[test]
     fn plans_of_smaller_files_are_finished_after_programs_have_ended() {
         static IS_FINISHED: AtomicBool = AtomicBool::new(false);
-        let (small, large) = (Planning::of(1 << 20), Planning::of(100_000 << 20));
+        let (small, large) = (
+            Planning::of(1 << 20, Work::Study),
+            Planning::of(100_000 << 20, Work::Study),
+        );
         let planner = std::thread::spawn(move || {
             // Ends long before an hour is over, since the programs end.
             UNFINISHED.sleep(Duration::from_secs(3600));
@@ -412,8 +425,8 @@ mod tests {
         assert!(IS_FINISHED.load(Ordering::Acquire));
         planner.join().expect("it only sleeps");
         // Nor is a small one behind it: this ends long before an hour is over.
-        large.wait(Begin::AtOnce);
-        let _small = Planning::of(1 << 20);
+        large.wait();
+        let _small = Planning::of(1 << 20, Work::Study);
         programs_ended(hours);
         assert!(
             UNFINISHED

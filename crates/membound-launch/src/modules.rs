@@ -21,6 +21,7 @@ use self_cell::self_cell;
 
 pub use self::kept::plan;
 use crate::allocators::Allocators;
+use crate::background;
 use crate::cache::Cache;
 use crate::elf::Headers;
 use crate::live::Doorbells;
@@ -68,7 +69,7 @@ self_cell! {
     /// A file with its parsed form; parsing takes long for large files.
     struct Parsed {
         owner: Arc<Bytes>,
-        #[not_covariant]
+        #[covariant]
         dependent: Image,
     }
 
@@ -175,11 +176,17 @@ impl ModulePlan {
     /// Calls `work` with the parsed file; `None` if it cannot be parsed.
     fn with_image<T>(&self, work: impl FnOnce(&Image<'_>) -> T) -> Option<T> {
         let parsed = self.image.get_or_init(|| self.parse()).as_ref()?;
-        Some(parsed.with_dependent(|_, image| work(image)))
+        Some(work(parsed.borrow_dependent()))
+    }
+
+    /// Parses it on a background thread, if it was not parsed before.
+    fn parse_in_background(&self) {
+        self.image
+            .get_or_init(|| background::run_short(|| self.parse()));
     }
 
     fn parse(&self) -> Option<Parsed> {
-        Parsed::try_new(Arc::clone(&self.file), |bytes| parse(bytes, &self.around)).ok()
+        Parsed::of(Arc::clone(&self.file), &self.around).ok()
     }
 
     /// True if it may read floating-point exception flags.
@@ -224,11 +231,13 @@ impl ModulePlan {
     }
 }
 
-/// Parses a file; with only the functions around these addresses, if there are any.
-fn parse<'data>(bytes: &'data [u8], around: &[u64]) -> Result<Image<'data>, image::Error> {
-    match around {
-        [] => Image::parse(bytes),
-        around => Image::parse_around(bytes, around),
+impl Parsed {
+    /// Parses a file; with only the functions around these addresses, if there are any.
+    fn of(file: Arc<Bytes>, around: &[u64]) -> Result<Self, image::Error> {
+        Self::try_new(file, |bytes| match around {
+            [] => Image::parse(bytes),
+            around => Image::parse_around(bytes, around),
+        })
     }
 }
 

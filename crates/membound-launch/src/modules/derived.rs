@@ -1,17 +1,18 @@
 //! Plans of what was chosen in a file while its programs run.
 //!
-//! All plans of a file share its groundwork, a study of every function in the file. The study of a large file takes
-//! seconds, and thirty times that while programs need all processors. Each plan that follows takes milliseconds.
+//! All plans of a file can share its groundwork, a study of every function in the file. The study of a large file takes
+//! seconds, and thirty times that while programs need all processors. Each plan that follows takes milliseconds. Until
+//! the study is done, plans are made by looking at the chosen functions only, which takes a twentieth of a second for
+//! each plan of a large file.
 
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 
 use membound_rewrite::image::{Identity, Image};
-use membound_rewrite::patch::{self, Groundwork, Hooks};
+use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
 use rustc_hash::FxHashSet;
 
 use super::{Derived, ModulePlan, Plans, Refused, Slot};
-use crate::background::{self, Begin, Planning};
+use crate::background::{self, Planning, Work};
 
 impl Plans {
     /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same
@@ -24,9 +25,16 @@ impl Plans {
     ) -> Arc<ModulePlan> {
         let slot = self.slot(module, options);
         let make = || {
-            let plan = self.with_groundwork(module, options, |image, groundwork| {
-                background::run_short(|| groundwork.plan(image, options))
-            });
+            let plan = if options.body.switches() || module.groundwork.get().is_some() {
+                self.with_groundwork(module, options, |image, groundwork| {
+                    background::run_short(|| groundwork.plan(image, options))
+                })
+            } else {
+                module.parse_in_background();
+                module.with_image(|image| {
+                    background::run_short(|| Plan::make_locally(image, options))
+                })
+            };
             let plan = plan.ok_or_else(|| Refused {
                 reason: "its file cannot be read".to_owned(),
                 taints: false,
@@ -65,17 +73,14 @@ impl Plans {
         options: &patch::Options,
         work: impl FnOnce(&Image<'_>, &Groundwork) -> T,
     ) -> Option<T> {
-        module
-            .image
-            .get_or_init(|| background::run(|| module.parse()));
+        module.parse_in_background();
         module.with_image(|image| {
             let make = || background::run(|| self.groundwork(image, options));
             work(image, module.groundwork.get_or_init(make))
         })
     }
 
-    /// True if a chosen plan of `file` takes milliseconds. If not, this starts the groundwork of the file
-    /// in the background.
+    /// True if chosen plans of `file` can be made at once. This starts the study of the file in the background.
     pub(crate) fn is_ready(self: &Arc<Self>, file: &Identity) -> bool {
         if self.is_pending(file) {
             return false;
@@ -106,25 +111,23 @@ impl Plans {
         of_files.map(|(key, _)| key.inode).collect()
     }
 
-    /// True if the attempt to make the groundwork of `module` is over. The first call starts the attempt. A
-    /// file that cannot be read any more stays without groundwork, and its plan is refused.
+    /// True if `module` is parsed, or cannot be: its plan is then refused. The first call starts a thread that
+    /// parses and studies it.
     fn is_prepared(self: &Arc<Self>, module: &Arc<ModulePlan>) -> bool {
-        if let Some(preparation) = module.preparation.get() {
-            // Without a thread the caller that needs the plan makes the groundwork.
-            return preparation.as_ref().is_none_or(JoinHandle::is_finished);
-        }
-        module.preparation.get_or_init(|| {
+        let preparation = module.preparation.get_or_init(|| {
             let (plans, module) = (Arc::clone(self), Arc::clone(module));
-            let planning = Planning::of(module.headers.text_bytes());
+            let planning = Planning::of(module.headers.text_bytes(), Work::Study);
             let work = move || {
-                planning.wait(Begin::AtOnce);
+                module.parse_in_background();
+                planning.wait();
                 let options = patch::Options::bare(Hooks::LeaveOut);
                 plans.with_groundwork(&module, &options, |_, _| ());
             };
             let thread = std::thread::Builder::new().name("preparing".to_owned());
             thread.spawn(work).ok()
         });
-        false
+        // Without a thread the caller that needs the plan parses the file.
+        preparation.is_none() || module.image.get().is_some()
     }
 
     fn slot(&self, module: &Arc<ModulePlan>, options: &patch::Options) -> Slot {
@@ -149,11 +152,13 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
+    use membound_rewrite::patch::{Body, Sites};
+
     use super::*;
     use crate::maps;
 
     #[test]
-    fn a_file_is_ready_when_all_its_functions_were_looked_at_which_the_question_begins() {
+    fn a_file_is_ready_once_it_is_parsed_and_its_study_goes_on() {
         let mut child = Command::new("sleep").arg("600").spawn().expect("it runs");
         let maps = loop {
             // Before the exec, the child has the files of this program. The loader maps libc last.
@@ -184,7 +189,32 @@ mod tests {
         while !plans.is_ready(file) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(sleep.groundwork.get().is_some());
+        assert!(sleep.image.get().is_some());
+        let begins = sleep.functions().into_iter().map(|it| it.range.start);
+        let chosen = patch::Options {
+            sites: Sites::Instructions(begins.collect()),
+            body: Body::CountByStack,
+            ..patch::Options::bare(Hooks::LeaveOut)
+        };
+        let before = plans.derived(sleep, &chosen);
+        while sleep.groundwork.get().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let numbered = |module: &ModulePlan| {
+            let plan = module.plan.as_ref().expect("it is planned");
+            plan.sites().filter(|site| site.number.is_ok()).count()
+        };
+        assert!(numbered(&before) > 0);
+        // The same choice has the same plan for ever; a new one uses the study.
+        assert!(Arc::ptr_eq(&before, &plans.derived(sleep, &chosen)));
+        let again = plans.derived(
+            sleep,
+            &patch::Options {
+                body: Body::Displace,
+                ..chosen
+            },
+        );
+        assert_eq!(numbered(&before), numbered(&again));
         assert!(!others.is_empty());
         assert!(others.iter().all(|it| it.groundwork.get().is_none()));
     }

@@ -5,11 +5,12 @@ use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use membound_rewrite::image::{self, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Plan, Wrapped};
 
-use super::{ModulePlan, Plans, Refused};
+use super::{Bytes, ModulePlan, Parsed, Plans, Refused};
 use crate::allocators::{self, Allocators};
 use crate::cache::{Cache, Cached};
 
@@ -41,23 +42,31 @@ impl Plans {
         }
     }
 
+    /// The plan of a file with this identity, and the parsed file if it had to be parsed.
     pub(super) fn plan(
         &self,
         path: &Path,
-        bytes: &[u8],
+        file: &Arc<Bytes>,
         identity: Result<Identity, image::Error>,
-    ) -> (Option<Identity>, Result<Plan, Refused>) {
+    ) -> (
+        Option<Identity>,
+        Result<Plan, Refused>,
+        OnceLock<Option<Parsed>>,
+    ) {
         let refused = |error: image::Error| Refused {
             taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
             reason: error.to_string(),
         };
         let identity = match identity {
             Ok(identity) => identity,
-            Err(error) => return (None, Err(refused(error))),
+            Err(error) => return (None, Err(refused(error)), OnceLock::new()),
         };
         let parsed = OnceCell::new();
         let around = self.around_in(&identity);
-        let image = || parsed.get_or_init(|| super::parse(bytes, around)).as_ref();
+        let image = || {
+            let parsed = parsed.get_or_init(|| Parsed::of(Arc::clone(file), around));
+            parsed.as_ref().map(Parsed::borrow_dependent)
+        };
         let wrapped = match &self.allocators {
             Some(allocators) => self.wrapped(allocators, path, &identity, image),
             None => Ok(Vec::new()),
@@ -65,7 +74,7 @@ impl Plans {
         let plan = wrapped.and_then(|wrapped| {
             let mut options = self.options.clone();
             options.wrapped.extend(wrapped);
-            let make = || image().map(|it| Plan::make(it, &options));
+            let make = || image().map(|it| Plan::make_locally(it, &options));
             kept_plan(
                 &identity,
                 &options,
@@ -74,13 +83,19 @@ impl Plans {
                 make,
             )
         });
-        match plan.map_err(ToString::to_string) {
+        let (identity, plan) = match plan.map_err(ToString::to_string) {
             Ok(plan) => (Some(identity), Ok(plan)),
             Err(reason) => {
                 let taints = false;
                 (None, Err(Refused { reason, taints }))
             }
-        }
+        };
+        let parsed = parsed.into_inner().map(Result::ok);
+        (
+            identity,
+            plan,
+            parsed.map_or_else(OnceLock::new, OnceLock::from),
+        )
     }
 
     /// Finds the functions of a file that are to be wrapped. The list is stored on disk, since parsing a

@@ -8,7 +8,7 @@ use membound_rewrite::image::{Identity, Image};
 use memmap2::Mmap;
 
 use super::{FileKey, Later, Plans, Slot};
-use crate::background::{self, Begin, Planning};
+use crate::background::{self, Planning, Work};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 
@@ -82,15 +82,15 @@ impl Plans {
             pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
-        let planning = Planning::of(headers.text_bytes());
+        let planning = Planning::of(headers.text_bytes(), Work::Plan);
         let work = move || {
-            planning.wait(Begin::Late);
+            planning.wait();
             let Some(later) = &plans.later else { return };
             let _ended = Ended { later, key };
             let identity = Image::identify(&bytes);
             later.pending().insert(key, identity.as_ref().ok().cloned());
             later.changed.notify_all();
-            background::run(|| {
+            background::run_short(|| {
                 let module =
                     slot.get_or_init(|| plans.module(&path, headers, bytes, identity, true));
                 // It is needed at once, and is stored on disk.

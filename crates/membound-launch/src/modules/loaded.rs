@@ -158,12 +158,17 @@ impl Plans {
         identity: Result<Identity, image::Error>,
         late: bool,
     ) -> Arc<ModulePlan> {
-        let (identity, plan) = self.plan(path, &bytes, identity);
-        let around = identity.as_ref().map_or(&[][..], |it| self.around_in(it));
         let file = Arc::new(Bytes::File(bytes));
+        let (identity, plan, parsed) = self.plan(path, &file, identity);
+        let around = identity.as_ref().map_or(&[][..], |it| self.around_in(it));
         Arc::new(ModulePlan {
             late,
             around: around.to_vec(),
+            // Of the many small files few are asked about again.
+            image: match late {
+                true => parsed,
+                false => OnceLock::new(),
+            },
             ..ModulePlan::new(path.to_owned(), headers, file, identity, plan)
         })
     }

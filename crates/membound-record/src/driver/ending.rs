@@ -106,7 +106,7 @@ impl Driver {
             );
         }
         let reason =
-            "hot functions lie in files whose study had not finished when the programs ended";
+            "hot functions lie in files whose plan was not made before the programs ended";
         self.gaps
             .count("latencies", reason, None, self.windows.unready());
         let stuck = std::mem::take(&mut self.windows.stuck);

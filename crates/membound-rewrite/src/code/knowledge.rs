@@ -1,6 +1,7 @@
 //! Facts about a whole image that the decoder of each of its functions needs.
 
 mod gather;
+mod references;
 
 use std::collections::HashSet;
 use std::ops::Range;

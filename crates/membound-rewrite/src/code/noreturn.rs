@@ -68,6 +68,17 @@ pub(super) struct Exits {
     pub(super) last_call: Option<Callee>,
 }
 
+impl Exits {
+    /// Addresses to which control leaves directly.
+    pub(super) fn targets(&self) -> impl Iterator<Item = u64> {
+        let called = match self.last_call {
+            Some(Callee::Direct(target)) => Some(target),
+            _ => None,
+        };
+        self.jumps.iter().copied().chain(called)
+    }
+}
+
 /// The target of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {

@@ -171,9 +171,21 @@ pub struct Summaries {
     looked_at: FxHashMap<u64, RegisterSet>,
     /// State that any instruction of the module reads or writes.
     touched: RegisterSet,
+    /// True if functions of the module are missing, whose assumptions are not known.
+    is_partial: bool,
 }
 
 impl Summaries {
+    /// The same, of only some functions of the module: the others may assume anything that the ABI does not
+    /// forbid.
+    pub(crate) fn of_some(self) -> Self {
+        Self {
+            touched: RegisterSet::ALL,
+            is_partial: true,
+            ..self
+        }
+    }
+
     /// All summaries, each with the start address of its function.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Summary)> {
         self.by_start
@@ -191,7 +203,7 @@ impl Summaries {
     /// or there is no summary for `address`.
     #[must_use]
     pub fn may_continue_another(&self, address: u64) -> bool {
-        self.left_for.contains(&address) || !self.by_start.contains_key(&address)
+        self.is_partial || self.left_for.contains(&address) || !self.by_start.contains_key(&address)
     }
 
     /// State that callers in this module read after the function at `address` has returned, and that the
@@ -200,7 +212,11 @@ impl Summaries {
     /// those.
     #[must_use]
     pub fn returned_unconventionally(&self, address: u64) -> RegisterSet {
-        let looked_at = self.looked_at.get(&address);
+        let all = RegisterSet::ALL;
+        let looked_at = match self.is_partial {
+            true => Some(&all),
+            false => self.looked_at.get(&address),
+        };
         let clobbers = self.by_start.get(&address).map(|summary| summary.clobbers);
         looked_at
             .zip(clobbers)
@@ -245,6 +261,7 @@ impl FromIterator<(u64, Summary)> for Summaries {
             by_start,
             left_for,
             looked_at: FxHashMap::default(),
+            is_partial: false,
         };
         summaries.find_unconventional();
         summaries

@@ -91,6 +91,14 @@ pub enum Body {
     Mark(Mark),
 }
 
+impl Body {
+    /// True if the thread may continue as another context: what is alive is then saved at each execution.
+    #[must_use]
+    pub const fn switches(self) -> bool {
+        matches!(self, Self::PrefetchYield | Self::Yield(_))
+    }
+}
+
 /// Which kind of context yields, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Yield {

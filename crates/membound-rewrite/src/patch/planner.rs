@@ -53,6 +53,30 @@ impl ModuleKnowledge {
         Self::with_functions(image, options, 0).0
     }
 
+    /// Like [`Self::of`], for plans of only the functions that contain one of `addresses`.
+    pub(super) fn around(image: &Image<'_>, options: &Options, addresses: &[u64]) -> Self {
+        let mut selected: Vec<usize> = addresses
+            .iter()
+            .filter_map(|address| image.function_at(*address))
+            .collect();
+        selected.sort_unstable();
+        selected.dedup();
+        let (knowledge, examined) = ImageFacts::gather_for(image, options.tables, &selected);
+        let summaries: Summaries = examined
+            .into_par_iter()
+            .map_init(Analyst::new, |analyst, index| {
+                let function = Function::decode(image, &knowledge, index);
+                (function.bounds.range.start, Summary::of(&function, analyst))
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+            .collect();
+        Self {
+            knowledge,
+            summaries: summaries.of_some(),
+        }
+    }
+
     /// Like [`Self::of`], and also returns the decoded functions, one entry per function of the image; `None`
     /// once the kept ones would exceed `most` instructions together.
     fn with_functions(
@@ -170,7 +194,7 @@ impl Plan {
 fn is_empty(image: &Image<'_>, options: &Options, wrapped: &[(u64, u32)]) -> bool {
     matches!(&options.sites, Sites::At(addresses) if addresses.is_empty())
         && wrapped.is_empty()
-        && (options.hooks == Hooks::LeaveOut || !syscalls::may_occur(image))
+        && (options.hooks == Hooks::LeaveOut || syscalls::candidates(image).next().is_none())
 }
 
 /// Consecutive functions divided into ranges of about [`CHUNK_BYTES`] each.

@@ -33,20 +33,21 @@ const MAY_WAIT: [u32; 6] = [7, 35, 202, 230, 232, 281];
 /// Number of predecessor blocks that are followed back from the block with the instruction.
 const MAX_PREDECESSOR_BLOCKS: usize = 4;
 
-/// True if a function of `image` may have a `syscall` instruction. Far cheaper than decoding all functions:
-/// only functions that contain the two bytes are decoded, and in code that calls a C library these bytes are
-/// rarely an instruction.
-pub(super) fn may_occur(image: &Image<'_>) -> bool {
+/// Addresses at which functions of `image` may have a `syscall` instruction. Far cheaper than decoding all
+/// functions: only functions that contain the two bytes are decoded, and in code that calls a C library these
+/// bytes are rarely an instruction.
+pub(super) fn candidates<'a>(image: &'a Image<'_>) -> impl Iterator<Item = u64> + 'a {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
-    image.text().iter().any(|range| {
+    image.text().iter().flat_map(move |range| {
         let bytes = image.bytes(range.clone()).unwrap_or_default();
         memchr::memmem::find_iter(bytes, &SYSCALL)
-            .any(|at| may_be_instruction(image, range.start + at as u64))
+            .map(|at| range.start + at as u64)
+            .filter(|address| may_be_instruction(image, *address))
     })
 }
 
-/// True if an instruction may begin at `address`: decoding its function from the start reaches that address.
-/// Bytes that are no instruction, such as tables in between, are skipped.
+/// True if an instruction may begin at `address`: decoding its function from the start reaches that address,
+/// or meets bytes that are no instruction, such as a table, so that what follows is uncertain.
 fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     let Some(index) = image.function_at(address) else {
         return false;
@@ -57,10 +58,12 @@ fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     };
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
+    let mut is_uncertain = false;
     while decoder.can_decode() && decoder.ip() < address {
         decoder.decode_out(&mut instruction);
+        is_uncertain |= instruction.is_invalid();
     }
-    decoder.ip() == address
+    is_uncertain || decoder.ip() == address
 }
 
 /// True if the agent must see the system call of this number. If the number is unknown, the agent decides

@@ -1,0 +1,233 @@
+//! Searches text for references to a few functions, without decoding it.
+//!
+//! A direct jump or call, and an instruction that computes an address, hold the distance to their target in
+//! the last four bytes. Four bytes that equal a distance by chance only cause a function to be examined in
+//! vain, so every byte of text may begin such a distance.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::between;
+use crate::image::Image;
+
+/// Bytes of text that one worker searches at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of a distance, and of an absolute address in position-dependent code.
+const FIELD_BYTES: usize = 4;
+/// How far a short jump reaches from its end, and the bytes that it may have.
+const SHORT_JUMP_BYTES: u64 = 128 + 16;
+
+/// Where text refers to the insides of some functions.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    /// Indices of other functions that may refer to them, in no order.
+    pub(super) from: Vec<usize>,
+    /// Addresses in them that text outside of all functions may refer to.
+    pub(super) elsewhere: Vec<u64>,
+}
+
+/// The references to the functions with these indices, sorted, from all text of `image`.
+pub(super) fn to(image: &Image<'_>, selected: &[usize]) -> References {
+    let functions = image.functions();
+    let insides: Vec<Range<u64>> = selected
+        .iter()
+        .map(|index| &functions[*index].range)
+        .map(|range| range.start + 1..range.end)
+        .collect();
+    let hull = match (insides.first(), insides.last()) {
+        (Some(first), Some(last)) => first.start..last.end,
+        _ => return References::default(),
+    };
+    let search = Search {
+        insides: &insides,
+        hull,
+        is_absolute: image.position_dependent(),
+    };
+    let chunks: Vec<(u64, &[u8])> = image
+        .text()
+        .iter()
+        .filter_map(|range| Some((range.start, image.bytes(range.clone())?)))
+        .flat_map(|(start, bytes)| search_chunks(start, bytes))
+        .collect();
+    let found: Vec<(u64, u64)> = chunks
+        .into_par_iter()
+        .flat_map_iter(|(start, bytes)| {
+            between::pass();
+            search.chunk(start, bytes)
+        })
+        .collect();
+    let mut references = References::default();
+    for (from, target) in found {
+        match image.function_at(from) {
+            Some(index) => references.from.push(index),
+            None => references.elsewhere.push(target),
+        }
+    }
+    for index in selected {
+        references.from.extend(near(image, *index));
+    }
+    references
+}
+
+/// Pieces of text with their addresses; each also has the bytes around it that a reference may need.
+fn search_chunks(start: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    (0..bytes.len()).step_by(CHUNK_BYTES).map(move |at| {
+        let first = at.saturating_sub(2);
+        let end = (at + CHUNK_BYTES + FIELD_BYTES).min(bytes.len());
+        (start + first as u64, &bytes[first..end])
+    })
+}
+
+/// Indices of the functions from which a short jump reaches into the function with this index.
+fn near(image: &Image<'_>, index: usize) -> Vec<usize> {
+    let functions = image.functions();
+    let range = &functions[index].range;
+    let reach = range.start.saturating_sub(SHORT_JUMP_BYTES)..range.end + SHORT_JUMP_BYTES;
+    let below = functions[..index].iter().rev();
+    let below = below.take_while(|it| it.range.end > reach.start).count();
+    let above = functions[index + 1..].iter();
+    let above = above.take_while(|it| it.range.start < reach.end).count();
+    (index - below..=index + above).collect()
+}
+
+struct Search<'a> {
+    /// Ranges of addresses after the first one of each function, sorted.
+    insides: &'a [Range<u64>],
+    /// From the first of them to the last.
+    hull: Range<u64>,
+    /// True if code may hold whole addresses.
+    is_absolute: bool,
+}
+
+impl Search<'_> {
+    /// References in the text at `start`: where they are, and what they refer to.
+    fn chunk(&self, start: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        let length = self.hull.end - self.hull.start;
+        // Nearly all text refers to something else: one comparison for each byte has to tell.
+        let field_end = start + FIELD_BYTES as u64;
+        let from_hull = field_end.wrapping_sub(self.hull.start);
+        for (at, field) in bytes.windows(FIELD_BYTES).enumerate() {
+            let Ok(field) = field.try_into().map(i32::from_le_bytes) else {
+                continue;
+            };
+            let place = from_hull
+                .wrapping_add(at as u64)
+                .wrapping_add_signed(field.into());
+            if place < length && ends_like_a_reference(&bytes[..at]) {
+                self.note(start + at as u64, self.hull.start + place, &mut found);
+            }
+            if self.is_absolute {
+                let target = u64::from(field.cast_unsigned());
+                if self.hull.contains(&target) {
+                    self.note(start + at as u64, target, &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    fn note(&self, at: u64, target: u64, found: &mut Vec<(u64, u64)>) {
+        let after = self.insides.partition_point(|it| it.start <= target);
+        let nearest = after.checked_sub(1).map(|index| &self.insides[index]);
+        if nearest.is_some_and(|it| it.contains(&target)) {
+            found.push((at, target));
+        }
+    }
+}
+
+/// True if a distance to code may follow these bytes: opcodes of `call`, `jmp`, `jcc` and `xbegin`, and of a
+/// memory operand relative to rip.
+fn ends_like_a_reference(bytes: &[u8]) -> bool {
+    let [.., before, last] = *bytes else {
+        return matches!(bytes, [0xe8 | 0xe9]);
+    };
+    matches!(last, 0xe8 | 0xe9)
+        || last & 0xf0 == 0x80 && before == 0x0f
+        || last & 0xc7 == 0x05
+        || last == 0xf8 && before == 0xc7
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EntryCertainty, ImageFacts, Tables};
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_reference_is_found_wherever_chunks_end() {
+        let target = 0x40_2010_u64;
+        let start = 0x40_0000_u64;
+        let forms: [&[u8]; 6] = [
+            &[0xe8],
+            &[0xe9],
+            &[0x0f, 0x84],
+            &[0x48, 0x8d, 0x05],
+            &[0x4c, 0x8d, 0x3d],
+            &[0xc7, 0xf8],
+        ];
+        let search = Search {
+            insides: &[target..target + 1, target + 5..target + 9],
+            hull: target..target + 9,
+            is_absolute: false,
+        };
+        for form in forms {
+            for at in [
+                0,
+                CHUNK_BYTES - 5,
+                CHUNK_BYTES - 3,
+                CHUNK_BYTES - 1,
+                CHUNK_BYTES,
+            ] {
+                let mut bytes = vec![0x90; 2 * CHUNK_BYTES];
+                let field = at + form.len();
+                let end = start + (field + FIELD_BYTES) as u64;
+                let distance = target.wrapping_sub(end) as u32;
+                bytes[at..field].copy_from_slice(form);
+                bytes[field..field + FIELD_BYTES].copy_from_slice(&distance.to_le_bytes());
+                let mut found: Vec<(u64, u64)> = search_chunks(start, &bytes)
+                    .flat_map(|(start, bytes)| search.chunk(start, bytes))
+                    .collect();
+                found.dedup();
+                assert_eq!(found, [(start + field as u64, target)], "{form:x?} at {at}");
+            }
+        }
+    }
+
+    /// In this program and in the C library.
+    #[test]
+    fn whatever_enters_a_function_is_found_without_examining_all_others() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps.lines().find_map(|it| {
+            it.find('/')
+                .map(|at| &it[at..])
+                .filter(|it| it.contains("libc.so"))
+        });
+        let files = std::iter::once("/proc/self/exe").chain(libc);
+        let mut entries = 0;
+        for path in files {
+            let bytes = std::fs::read(path).unwrap();
+            let image = Image::parse(&bytes).unwrap();
+            // Tables are read in few functions: see `gather_for`.
+            let whole = ImageFacts::gather(&image, Tables::Ignore);
+            for index in (0..image.functions().len()).step_by(97) {
+                let range = &image.functions()[index].range;
+                let (local, examined) = ImageFacts::gather_for(&image, Tables::Ignore, &[index]);
+                assert!(examined.contains(&index));
+                let known = local.entries(range);
+                for entry in whole.entries(range) {
+                    assert!(known.contains(entry), "{path}: {entry:x?} of {range:x?}");
+                    entries += 1;
+                }
+                let others = known.iter().filter(|it| !whole.entries(range).contains(it));
+                let mut certainties = others.map(|(_, certainty)| *certainty);
+                assert!(
+                    certainties.all(|it| it == EntryCertainty::Guessed),
+                    "{range:x?}"
+                );
+                assert_eq!(local.untouchable(range), whole.untouchable(range));
+            }
+        }
+        assert!(entries > 100, "{entries}");
+    }
+}
