@@ -105,8 +105,7 @@ impl Driver {
                 std::mem::take(&mut self.windows.unsettled),
             );
         }
-        let reason =
-            "hot functions lie in files whose plan was not made before the programs ended";
+        let reason = "hot functions lie in files whose plan was not made before the programs ended";
         self.gaps
             .count("latencies", reason, None, self.windows.unready());
         let stuck = std::mem::take(&mut self.windows.stuck);

@@ -61,8 +61,8 @@ impl ModuleKnowledge {
             .collect();
         selected.sort_unstable();
         selected.dedup();
-        let (knowledge, examined) = ImageFacts::gather_for(image, options.tables, &selected);
-        let summaries: Summaries = examined
+        let knowledge = ImageFacts::gather_for(image, options.tables, &selected);
+        let summaries: Summaries = selected
             .into_par_iter()
             .map_init(Analyst::new, |analyst, index| {
                 let function = Function::decode(image, &knowledge, index);

@@ -22,43 +22,43 @@ impl ImageFacts {
     }
 
     /// Examines what the functions with these indices in [`Image::functions`], sorted, need to be decoded as
-    /// after [`Self::gather`]; also returns the indices of all functions that were examined.
+    /// after [`Self::gather`].
     ///
     /// All text is searched for references to these functions, which takes a hundredth of the time that it
     /// takes to decode it. Jump tables are read only in functions that refer to these or that these jump to,
     /// so the function whose table leads into the cold part of another, without any jump of the one to the
     /// other, is missed.
     #[must_use]
-    pub(crate) fn gather_for(
-        image: &Image<'_>,
-        tables: Tables,
-        selected: &[usize],
-    ) -> (Self, Vec<usize>) {
+    pub(crate) fn gather_for(image: &Image<'_>, tables: Tables, selected: &[usize]) -> Self {
         let functions = image.functions();
+        let sweep = |index: &usize| (*index, sweep::sweep(image, &functions[*index]));
         let found = references::to(image, selected);
-        let unknown = sweep::LinearScan::unknown();
-        let mut sweeps = vec![unknown; functions.len()];
+        let is_selected = |address: u64| {
+            let index = image.function_at(address);
+            index.is_some_and(|index| selected.binary_search(&index).is_ok())
+        };
+        let mut sweeps = vec![sweep::LinearScan::unknown(); functions.len()];
         let mut is_examined = vec![false; functions.len()];
-        let mut next: Vec<usize> = selected.iter().chain(&found.from).copied().collect();
+        let mut next = selected.to_vec();
+        next.extend(found.from);
         while !next.is_empty() {
             next.sort_unstable();
             next.dedup();
             next.retain(|index| !std::mem::replace(&mut is_examined[*index], true));
-            let new: Vec<sweep::LinearScan> = next
-                .par_iter()
-                .map(|index| sweep::sweep(image, &functions[*index]))
-                .collect();
-            let mut further = Vec::new();
-            for (index, sweep) in next.iter().zip(new) {
-                // Whether the last function that a chain of jumps and calls leads to returns, decides what
-                // the others do.
-                if selected.binary_search(index).is_ok() || !sweep.exits.may_return {
+            let new: Vec<(usize, sweep::LinearScan)> = next.par_iter().map(sweep).collect();
+            next.clear();
+            for (index, sweep) in new {
+                let is_chosen = selected.binary_search(&index).is_ok();
+                let leads_here = || sweep.entries.iter().any(|(at, _)| is_selected(*at));
+                // Whether the last function of a chain of jumps and calls returns decides what the others do.
+                if is_chosen || !sweep.exits.may_return {
                     let targets = sweep.exits.targets();
-                    further.extend(targets.filter_map(|target| image.function_at(target)));
+                    next.extend(targets.filter_map(|target| image.function_at(target)));
+                } else if !leads_here() {
+                    continue;
                 }
-                sweeps[*index] = sweep;
+                sweeps[index] = sweep;
             }
-            next = further;
         }
         let mut knowledge = Self::of_sweeps(image, tables, sweeps);
         let entries = found.elsewhere.into_iter();
@@ -66,8 +66,7 @@ impl ImageFacts {
             .entries
             .extend(entries.map(|address| (address, EntryCertainty::Guessed)));
         knowledge.sort();
-        let examined = (0..functions.len()).filter(|index| is_examined[*index]);
-        (knowledge, examined.collect())
+        knowledge
     }
 
     fn of_sweeps(image: &Image<'_>, tables: Tables, sweeps: Vec<sweep::LinearScan>) -> Self {
