@@ -160,6 +160,16 @@ const PLAIN_OPERATORS: [&str; 3] = ["libstdc++.so", "libc++.so", "libc++abi.so"]
 /// The loader of glibc: its own allocations, before it uses `malloc`, are not the program's.
 const LOADER: &str = "ld-linux";
 
+/// Functions of sanitizers' runtimes. These follow frame pointers from the allocation functions, and print the
+/// callers in the program's own output.
+const SANITIZERS: [&str; 5] = [
+    "__asan_init",
+    "__hwasan_init",
+    "__lsan_do_leak_check",
+    "__msan_init",
+    "__tsan_init",
+];
+
 /// The allocation functions that are wrapped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allocators {
@@ -182,7 +192,8 @@ impl Allocators {
     pub(crate) fn of(&self, image: &Image<'_>, path: &Path) -> Vec<Wrapped> {
         let name = path.file_name().and_then(|name| name.to_str());
         let is = |prefix: &str| name.is_some_and(|name| name.starts_with(prefix));
-        if is(LOADER) {
+        let is_sanitizer = |name: &[u8]| SANITIZERS.iter().any(|it| it.as_bytes() == name);
+        if is(LOADER) || !image.functions_named(is_sanitizer).is_empty() {
             return Vec::new();
         }
         let mut wanted: Vec<(&str, WrapKind, u16)> = Vec::new();

@@ -118,6 +118,14 @@ impl CannotRun {
     }
 }
 
+/// True for a 32-bit ELF file. Its loader would complain about the agent, in the program's own output.
+pub(crate) fn is_32_bit(path: &Path) -> bool {
+    const MAGIC: [u8; 5] = *b"\x7fELF\x01";
+    let mut begin = [0; MAGIC.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == MAGIC
+}
+
 /// The file of the command `name`: `name` itself if it has a slash, else the first executable file of that
 /// name in `search` (the value of `PATH`).
 pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, CannotRun> {
@@ -250,6 +258,17 @@ mod tests {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
+    }
+
+    #[test]
+    fn a_32_bit_program_is_told_by_its_first_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        let is_32_bit = |text: &str| is_32_bit(&script(place.path(), "it", text, 0o755));
+        assert!(is_32_bit("\x7fELF\x01\x01"));
+        for other in ["\x7fELF\x02\x01", "#!/bin/sh\n", "\x7fEL", ""] {
+            assert!(!is_32_bit(other), "{other}");
+        }
+        assert!(!super::is_32_bit(&place.path().join("missing")));
     }
 
     #[test]

@@ -107,7 +107,19 @@ pub enum Error {
         /// The system's error.
         error: io::Error,
     },
+    /// This process would fail in the middle of a recording, and the command with it.
+    #[error(
+        "this shell permits {mebibytes} MiB of address space (ulimit -v), and a recording needs {}",
+        MIN_ADDRESS_SPACE_BYTES >> 20
+    )]
+    LittleAddressSpace {
+        /// The limit.
+        mebibytes: u64,
+    },
 }
+
+/// Address space that a session may need for plans, rings and names of a usual program.
+const MIN_ADDRESS_SPACE_BYTES: u64 = 768 << 20;
 
 /// A running command.
 #[derive(Debug)]
@@ -172,6 +184,12 @@ impl Session {
     }
 
     fn begin(program: &Program, options: Options, presence: Agent) -> Result<Self, Error> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+        if let Some(limit) = limit.filter(|limit| *limit < MIN_ADDRESS_SPACE_BYTES) {
+            return Err(Error::LittleAddressSpace {
+                mebibytes: limit >> 20,
+            });
+        }
         let mut path = program::find(&program.name, program.search.as_deref())?;
         let mut obstacle = match presence {
             Agent::Inside => program::examine(&path),
@@ -198,7 +216,8 @@ impl Session {
             })
         };
         let mut environment = program.environment.clone();
-        if presence != Agent::Absent && !crate::AGENT.is_empty() {
+        let is_wanted = presence != Agent::Absent && !program::is_32_bit(&path);
+        if is_wanted && !crate::AGENT.is_empty() {
             let agent = directory.path().join("agent.so");
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
             open_for_all(&agent, 0o755).map_err(prepare)?;

@@ -178,14 +178,14 @@ fn ending(
             ends(BlockEnd::Call { target, returns }, after.as_slice())
         }
         Flow::Indirect => match resolutions.get(&last.ip()) {
-            Some(Resolution::Table {
-                inside, outside, ..
-            }) => {
+            Some(
+                resolution @ (Resolution::Table { inside, .. } | Resolution::Labels { inside }),
+            ) => {
                 let mut successors: Vec<BlockId> =
                     inside.iter().filter_map(|&target| find(target)).collect();
                 successors.sort_unstable();
                 successors.dedup();
-                match outside.first() {
+                match resolution.outside().first() {
                     // None of its targets is code: the table was misunderstood.
                     None if successors.is_empty() => ends(BlockEnd::Unresolved, &[]),
                     None => ends(BlockEnd::Table, &successors),

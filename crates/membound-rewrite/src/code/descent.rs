@@ -234,6 +234,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             decoder.decode_out(&mut instruction);
             let next = at + instruction.len();
             if instruction.is_invalid()
+                || is_zeros(&self.bytes[at..next])
                 || self.map[at + 1..next].iter().any(|&byte| byte != UNKNOWN)
             {
                 return false;
@@ -309,7 +310,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             }
             self.decoder.decode_out(&mut instruction);
             let next = at + instruction.len();
-            if instruction.is_invalid() {
+            if instruction.is_invalid() || is_zeros(&self.bytes[at..next]) {
                 self.undecodable.get_or_insert(self.start + at as u64);
                 return;
             }
@@ -381,8 +382,9 @@ impl<'a, 'data> Descent<'a, 'data> {
     }
 
     /// Decodes bytes that are neither reached by known control flow nor padding; they are assumed to be
-    /// entered from outside. Ranges of `data` are skipped.
-    pub(super) fn follow_unreached(&mut self, data: &[std::ops::Range<u64>]) {
+    /// entered from outside. Ranges of `data` are skipped. Returns true if there were such bytes.
+    pub(super) fn follow_unreached(&mut self, data: &[std::ops::Range<u64>]) -> bool {
+        let mut any = false;
         let mut at = 0;
         while at < self.map.len() {
             if self.map[at] != UNKNOWN {
@@ -409,14 +411,16 @@ impl<'a, 'data> Descent<'a, 'data> {
             if data.iter().any(|range| range.contains(&address)) {
                 continue;
             }
+            any = true;
             self.enter(address);
             self.follow();
             if self.map[at] == UNKNOWN {
                 // These bytes could not be decoded, which has been noted; nor can what follows.
                 self.undecodable.get_or_insert(address);
-                return;
+                break;
             }
         }
+        any
     }
 
     /// Why not all branches into the function are known, as far as decoding shows.
@@ -468,6 +472,12 @@ impl<'a, 'data> Descent<'a, 'data> {
         ranges.sort_unstable_by_key(|range| (range.start, range.end));
         ranges
     }
+}
+
+/// True for the instruction `add [rax], al`, two zeros, which no compiler writes: these bytes are data. Tables
+/// between the functions of GHC's programs consist of little else.
+fn is_zeros(instruction: &[u8]) -> bool {
+    instruction == [0, 0]
 }
 
 #[cfg(test)]

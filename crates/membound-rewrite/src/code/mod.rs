@@ -195,11 +195,18 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
     }
     let mut data = table_ranges(&resolutions);
     data.retain(|table| table.start < bounds.range.end && bounds.range.start < table.end);
-    descent.follow_unreached(&data);
-    let graph = match before {
+    let is_more_reached = descent.follow_unreached(&data);
+    let mut graph = match before {
         Some(before) if before.holds_at == Some(descent.findings) => before.graph,
         _ => settle(&mut descent, &mut resolutions).graph,
     };
+    let misses_any =
+        |it: &Resolution| it.is_labels() && (is_more_reached || it.misses_any(entries));
+    if resolutions.values().any(misses_any) {
+        // Code that is entered in a way that no data show: an interpreter in assembly computes where it jumps to.
+        resolutions.retain(|_, resolution| !resolution.is_labels());
+        graph = blocks::build(&descent, &resolutions);
+    }
     let jump = graph
         .blocks
         .iter()
@@ -282,16 +289,8 @@ fn settle(
         let tables = table_ranges(resolutions);
         let found = Resolver::new(descent, &graph, &tables).resolve(&jumps);
         let mut changed = false;
-        for resolution in &found {
-            if let Resolution::Table {
-                inside, guessed, ..
-            } = resolution
-                && guessed.is_empty()
-            {
-                for &target in inside {
-                    changed |= descent.lead(target);
-                }
-            }
+        for &target in found.iter().flat_map(Resolution::certain) {
+            changed |= descent.lead(target);
         }
         descent.follow();
         for resolution in &found {
@@ -306,7 +305,7 @@ fn settle(
                 changed = true;
                 // A jump that leaves the function, or that may go anywhere, adds no edge on a path to another
                 // jump.
-                leads_on |= is_table(&resolution) || before.is_some_and(is_table);
+                leads_on |= resolution.has_targets() || before.is_some_and(Resolution::has_targets);
                 resolutions.insert(jump.ip(), resolution);
             }
         }
@@ -325,8 +324,4 @@ fn settle(
         graph: blocks::build(descent, resolutions),
         holds_at: None,
     }
-}
-
-const fn is_table(resolution: &Resolution) -> bool {
-    matches!(resolution, Resolution::Table { .. })
 }

@@ -31,6 +31,9 @@ pub enum Unsupported {
     /// The file was made by Go, whose runtime moves stacks and unwinds by its own tables.
     #[error("a Go program: its runtime moves stacks and unwinds by its own tables")]
     Go,
+    /// The file was made by Mono ahead of time. Its runtime reads the stubs in it, and aborts if they differ.
+    #[error("Mono's ahead-of-time code, which its runtime reads and changes")]
+    Mono,
     /// The file spans more addresses than jumps can reach.
     #[error("it spans more than 1 GiB")]
     TooLarge,

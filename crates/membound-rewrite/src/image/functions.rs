@@ -184,7 +184,8 @@ fn fill(
     functions.extend(existing);
 }
 
-/// Makes functions of text between functions, if it is not padding and a jump, call or pointer leads to it.
+/// Makes functions of text between functions, if it is not padding and a jump, call or pointer leads to it. If
+/// tables are scattered in that text, only functions with unwind information are left.
 fn fill_gaps(
     layout: &Layout<'_>,
     text: &[Range<u64>],
@@ -192,6 +193,11 @@ fn fill_gaps(
     functions: &mut Vec<FunctionBounds>,
 ) {
     let gaps = gaps(layout, text, functions);
+    if has_tables(layout, &gaps) {
+        // Symbols there end anywhere.
+        functions.retain(|function| !function.assembly);
+        return;
+    }
     if gaps.is_empty() {
         return;
     }
@@ -263,6 +269,25 @@ fn fill_gaps(
         }));
     }
     fill(functions, candidates.into_iter(), text, &mut Vec::new());
+}
+
+/// True if tables of small numbers are scattered in these ranges, as GHC writes one before each function: then
+/// nothing tells code from data. In code hardly any word looks like two small numbers.
+fn has_tables(layout: &Layout<'_>, gaps: &[Range<u64>]) -> bool {
+    const WORD: u64 = size_of::<u64>() as u64;
+    const ONE_IN: usize = 64;
+    const MIN_NUMBERS: usize = 32;
+    const TWO_SMALL: u64 = 0xffff_ff00_ffff_ff00;
+    let (mut words, mut numbers) = (0, 0);
+    for gap in gaps {
+        let start = gap.start.next_multiple_of(WORD);
+        let bytes = layout.bytes(start..gap.end.max(start)).unwrap_or_default();
+        for word in bytes.as_chunks().0 {
+            words += 1;
+            numbers += usize::from(u64::from_le_bytes(*word) & TWO_SMALL == 0);
+        }
+    }
+    numbers >= MIN_NUMBERS && numbers * ONE_IN > words
 }
 
 /// A map of the pieces of text that contain part of a gap: most of the millions of jump targets lie in none.

@@ -47,6 +47,9 @@ fn patched_layout(data: &[u8]) -> Result<Layout<'_>, Error> {
     if identity::is_go(&layout) {
         return Err(Error::Unsupported(Unsupported::Go));
     }
+    if symbols::DynamicSymbols::read(&layout).is_mono() {
+        return Err(Error::Unsupported(Unsupported::Mono));
+    }
     Ok(layout)
 }
 

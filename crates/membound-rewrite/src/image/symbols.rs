@@ -50,6 +50,13 @@ impl<'data> DynamicSymbols<'data> {
         Self { symbols, strings }
     }
 
+    /// True for a file that Mono has compiled ahead of time: it exports little besides its description.
+    pub(super) fn is_mono(&self) -> bool {
+        const MAX_SYMBOLS: usize = 64;
+        const DESCRIPTION: &[u8] = b"mono_aot_file_info";
+        self.symbols.len() <= MAX_SYMBOLS && self.defined().any(|name| name == DESCRIPTION)
+    }
+
     /// Names of the symbols that this file defines.
     pub(super) fn defined(&self) -> impl Iterator<Item = &'data [u8]> {
         self.names(true)

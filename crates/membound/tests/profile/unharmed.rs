@@ -427,6 +427,51 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
 }
 
 #[test]
+fn a_sanitizers_report_names_who_allocated() {
+    let Some(program) = fixture("freed.c", "-O1 -g -fsanitize=address") else {
+        return;
+    };
+    let _alone = alone();
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let output = membound(home.path())
+        .args(["profile", "--quiet", "-o", "freed.run", "--machine"])
+        .arg(unmeasured())
+        .arg("--")
+        .arg(&program)
+        .output()
+        .expect("the command starts");
+    let stderr = text(&output.stderr);
+    let is_caller = |line: &&str| line.trim_start().starts_with("#1");
+    let callers: Vec<&str> = stderr.lines().filter(is_caller).collect();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(callers.iter().any(|it| it.contains("allocate")), "{stderr}");
+    assert!(
+        !callers.iter().any(|it| it.contains("agent.so")),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn nothing_is_started_where_a_recording_would_be_aborted() {
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let membound = membound(home.path());
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -v 500000; exec \"$@\"", "sh"])
+        .arg(membound.get_program())
+        .args(["profile", "-o", "limited.run", "--", "echo", "started"])
+        .current_dir(home.path());
+    let output = limited.output().expect("the shell starts");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("ulimit -v") && stderr.contains("488 MiB"),
+        "{stderr}"
+    );
+    assert_eq!(text(&output.stdout), "");
+}
+
+#[test]
 fn hundreds_of_megabytes_of_another_allocator_are_followed_too() {
     let _alone = alone();
     for (package, library) in [

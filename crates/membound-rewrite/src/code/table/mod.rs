@@ -168,14 +168,11 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             (true, true) => Resolution::TailCall,
             (false, false) if resolve && self.spend(self.labels.len() as u64) => {
                 let labels = self.labels.iter();
-                Resolution::Table {
+                Resolution::Labels {
                     inside: labels
                         .copied()
                         .filter(|&label| self.descent.may_begin(label))
                         .collect(),
-                    outside: Vec::new(),
-                    data: Vec::new(),
-                    guessed: Vec::new(),
                 }
             }
             _ => Resolution::Unresolved,

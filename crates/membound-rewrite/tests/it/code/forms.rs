@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use membound_rewrite::code::{BlockEnd, Function, ImageFacts, Tables, Unresolved};
-use membound_rewrite::image::{Convention, Error, Identity, Image, Kind, Unsupported};
+use membound_rewrite::image::{
+    Convention, Error, FunctionBounds, Identity, Image, Kind, Unsupported,
+};
 
 use super::executed::compile;
 
@@ -267,6 +269,48 @@ fn a_return_behind_data_among_the_code_is_found() {
     });
 }
 
+/// An interpreter in assembly computes where it jumps to: the one address that data show is not all.
+#[test]
+fn labels_in_data_are_the_targets_only_if_they_reach_all_code() {
+    with_fixture(&["gcc", "-O2"], "interpreter.c", |image, _| {
+        let knowledge = ImageFacts::gather(image, Tables::Resolve);
+        let unresolved = |name| named(image, &knowledge, name).unresolved;
+        assert_eq!(unresolved("interpret_all"), None);
+        let exactly = |it: &FunctionBounds| it.name.as_deref() == Some("interpret");
+        let index = image.functions().iter().position(exactly).unwrap();
+        let interpreter = Function::decode(image, &knowledge, index);
+        assert!(matches!(
+            interpreter.unresolved,
+            Some(Unresolved::IndirectJump(_))
+        ));
+        let jumps = interpreter.blocks.iter();
+        let unknown = jumps.filter(|block| block.leaves_by == BlockEnd::Unresolved);
+        assert_eq!(unknown.count(), 3);
+    });
+}
+
+#[test]
+fn text_with_tables_before_its_functions_is_not_taken_for_code() {
+    // The code between the functions has 41 returns.
+    let undescribed = |options: &[&str]| {
+        let mut longest = None;
+        with_fixture(options, "tables_in_text.c", |image, _| {
+            let functions = image.functions().iter().filter(|it| it.name.is_none());
+            let bytes = functions.filter_map(|it| image.bytes(it.range.clone()));
+            longest = bytes
+                .map(|bytes| bytes.iter().filter(|byte| **byte == 0xc3).count())
+                .max();
+        });
+        longest
+    };
+    let Some(plain) = undescribed(&["gcc", "-O2"]) else {
+        return;
+    };
+    assert_eq!(plain, 41);
+    let with_tables = undescribed(&["gcc", "-O2", "-DTABLES"]).unwrap_or(0);
+    assert!(with_tables < 41, "{with_tables}");
+}
+
 #[test]
 fn calls_have_the_landing_pads_of_the_exception_table() {
     with_fixture(&["g++", "-O1"], "exceptions.cpp", |image, _| {
@@ -411,6 +455,13 @@ fn files_that_are_not_patched_are_named() {
     assert!(matches!(refused(&header), Error::Malformed(_)));
     header[16] = 1;
     assert_eq!(refused(&header), Error::Unsupported(Unsupported::Kind));
+    let directory = tempfile::tempdir().unwrap();
+    let command = ["gcc", "-shared", "-fPIC", "-DMONO"];
+    let Some(library) = compile(directory.path(), &command, "tables_in_text.c") else {
+        return;
+    };
+    let library = std::fs::read(library).unwrap();
+    assert_eq!(refused(&library), Error::Unsupported(Unsupported::Mono));
 }
 
 #[test]
