@@ -21,10 +21,9 @@ const NEVER_HELD_NS: u64 = 25_000_000;
 /// Longest single pause.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
-/// A [`Work::Plan`] for each mebibyte of text: parsing the file, and a look at the functions with system calls.
+/// CPU time that the plan of a large file takes for each mebibyte of its text, or the outline from which others are made:
+/// to parse the file, and to search it.
 const PLAN_A_MEBIBYTE: Duration = Duration::from_millis(5);
-/// A [`Work::Study`] for each mebibyte of text.
-const STUDY_A_MEBIBYTE: Duration = Duration::from_millis(100);
 /// Part of the time that a plan takes for which it is delayed: most programs end before, and need no plan.
 const DELAYED_PART: u32 = 5;
 /// The same while programs lack processors, as a multiple. Each millisecond of planning then delays the program by as
@@ -40,7 +39,7 @@ const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// together what a recording may add to a short program.
 const MIN_FINISHING_TIME: Duration = Duration::from_millis(50);
 const FINISHING_PART: u32 = 20;
-/// Work is finished if it takes at most this many times as long: a part of it was done before.
+/// A plan is finished if it takes at most this many times as long: a part of it was done before.
 const MAX_UNDONE: u32 = 2;
 
 /// Plans that are being made or wait for their begin.
@@ -117,7 +116,6 @@ struct State {
 
 #[derive(Debug)]
 struct UnfinishedFile {
-    work: Work,
     text_mib: u32,
     has_begun: AtomicBool,
 }
@@ -137,7 +135,7 @@ impl UnfinishedFile {
 
     /// Whether planning it takes longer than there is time.
     fn outlasts(&self, limit: Duration) -> bool {
-        self.work.takes(self.text_mib) > limit * MAX_UNDONE
+        planning_time(self.text_mib) > limit * MAX_UNDONE
     }
 }
 
@@ -160,9 +158,8 @@ pub(crate) struct Planning(Arc<UnfinishedFile>);
 
 impl Planning {
     /// For a file with this much text.
-    pub(crate) fn of(text_bytes: u64, work: Work) -> Self {
+    pub(crate) fn of(text_bytes: u64) -> Self {
         let file = Arc::new(UnfinishedFile {
-            work,
             text_mib: u32::try_from(text_bytes >> 20).unwrap_or(u32::MAX),
             has_begun: AtomicBool::new(false),
         });
@@ -170,12 +167,10 @@ impl Planning {
         Self(file)
     }
 
-    /// Waits until the work may begin.
+    /// Waits until the planning may begin.
     pub(crate) fn wait(&self) {
         let is_short = || SHORT.load(Ordering::Relaxed);
-        self.0
-            .work
-            .wait(self.0.text_mib, is_short, |time| UNFINISHED.sleep(time));
+        wait_by(self.0.text_mib, is_short, |time| UNFINISHED.sleep(time));
         self.0.has_begun.store(true, Ordering::Relaxed);
     }
 }
@@ -212,40 +207,22 @@ pub fn finish_plans(elapsed: Duration) {
     );
 }
 
-/// Work on a file that no program waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// The plan that the programs need which use the file. Begins when a program has run for a part of the time that
-    /// the work takes.
-    Plan,
-    /// The study of all functions, for plans of chosen ones. Begins at once, unless programs lack processors.
-    Study,
+/// CPU time that a plan takes about, for a file with this much text.
+fn planning_time(text_mib: u32) -> Duration {
+    PLAN_A_MEBIBYTE.saturating_mul(text_mib)
 }
 
-impl Work {
-    /// CPU time that it takes about, for a file with this much text.
-    fn takes(self, text_mib: u32) -> Duration {
-        let one = match self {
-            Self::Plan => PLAN_A_MEBIBYTE,
-            Self::Study => STUDY_A_MEBIBYTE,
-        };
-        one.saturating_mul(text_mib)
-    }
-
-    fn wait(self, text_mib: u32, is_short: impl Fn() -> bool, mut sleep: impl FnMut(Duration)) {
-        let takes = self.takes(text_mib);
-        let mut waited = match self {
-            Self::Plan => takes / DELAYED_PART,
-            Self::Study => Duration::ZERO,
-        };
-        sleep(waited);
-        let most = takes
-            .saturating_mul(DELAY_WHERE_SHORT)
-            .min(MAX_WAIT_WHERE_SHORT);
-        while waited < most && is_short() {
-            sleep(SHORTAGE_CHECK_INTERVAL);
-            waited += SHORTAGE_CHECK_INTERVAL;
-        }
+/// Waits until the plan of a file may begin: when a program has run for a part of the time that it takes.
+fn wait_by(text_mib: u32, is_short: impl Fn() -> bool, mut sleep: impl FnMut(Duration)) {
+    let takes = planning_time(text_mib);
+    let mut waited = takes / DELAYED_PART;
+    sleep(waited);
+    let most = takes
+        .saturating_mul(DELAY_WHERE_SHORT)
+        .min(MAX_WAIT_WHERE_SHORT);
+    while waited < most && is_short() {
+        sleep(SHORTAGE_CHECK_INTERVAL);
+        waited += SHORTAGE_CHECK_INTERVAL;
     }
 }
 
@@ -377,43 +354,36 @@ mod tests {
 
     #[test]
     fn large_files_wait_longer_for_their_plans_while_processors_are_short() {
-        let waits = |work: Work, mebibytes: u32, short_ms: u128| {
+        let waits = |mebibytes: u32, short_ms: u128| {
             let waited = Cell::new(Duration::ZERO);
-            work.wait(
+            wait_by(
                 mebibytes,
                 || waited.get().as_millis() < short_ms,
                 |time| waited.set(waited.get() + time),
             );
             waited.get().as_millis()
         };
-        assert_eq!(waits(Work::Plan, 20, 0), 20);
-        assert_eq!(waits(Work::Plan, 20, u128::MAX), 200);
+        assert_eq!(waits(20, 0), 20);
+        assert_eq!(waits(20, u128::MAX), 200);
         // The shortage ends.
-        assert_eq!(waits(Work::Plan, 20, 100), 100);
-        assert_eq!(waits(Work::Plan, 400, u128::MAX), 2000);
+        assert_eq!(waits(20, 100), 100);
+        assert_eq!(waits(400, u128::MAX), 2000);
         // A file this large has to wait in any case.
-        assert_eq!(waits(Work::Plan, 3000, u128::MAX), 3000);
-        assert_eq!(waits(Work::Plan, 0, u128::MAX), 0);
-        assert_eq!(waits(Work::Study, 5, 0), 0);
-        assert_eq!(waits(Work::Study, 5, 300), 300);
-        assert_eq!(waits(Work::Study, 5, u128::MAX), 1000);
-        assert_eq!(waits(Work::Study, 40, u128::MAX), 2000);
+        assert_eq!(waits(3000, u128::MAX), 3000);
+        assert_eq!(waits(0, u128::MAX), 0);
     }
 
     #[test]
     fn plans_of_smaller_files_are_finished_after_programs_have_ended() {
         static IS_FINISHED: AtomicBool = AtomicBool::new(false);
-        let (small, large) = (
-            Planning::of(1 << 20, Work::Study),
-            Planning::of(100_000 << 20, Work::Study),
-        );
+        let (small, large) = (Planning::of(1 << 20), Planning::of(10_000_000 << 20));
         let planner = std::thread::spawn(move || {
             // Ends long before an hour is over, since the programs end.
             UNFINISHED.sleep(Duration::from_secs(3600));
             IS_FINISHED.store(true, Ordering::Release);
             drop(small);
         });
-        // The large file, which would take almost three hours, is not waited for.
+        // The large file, which would take almost fourteen hours, is not waited for.
         let hours = Duration::from_secs(20 * 3600);
         programs_ended(hours);
         assert!(
@@ -425,8 +395,8 @@ mod tests {
         assert!(IS_FINISHED.load(Ordering::Acquire));
         planner.join().expect("it only sleeps");
         // Nor is a small one behind it: this ends long before an hour is over.
-        large.wait();
-        let _small = Planning::of(1 << 20, Work::Study);
+        large.0.has_begun.store(true, Ordering::Relaxed);
+        let _small = Planning::of(1 << 20);
         programs_ended(hours);
         assert!(
             UNFINISHED

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image};
-use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
+use membound_rewrite::patch::{self, Groundwork, Hooks, Outline, Plan};
 use memmap2::Mmap;
 use rustc_hash::FxHashMap;
 use self_cell::self_cell;
@@ -48,6 +48,8 @@ pub(crate) struct ModulePlan {
     numbered: OnceLock<Vec<Option<u64>>>,
     /// The parsed file, from the first use on; `None`: it cannot be parsed.
     image: OnceLock<Option<Parsed>>,
+    /// What chosen plans need of other functions until there is a groundwork.
+    outline: OnceLock<Outline>,
     /// The common part of all chosen plans, computed for the first of them.
     groundwork: OnceLock<Groundwork>,
     /// The thread that makes `groundwork` in the background, once started; `None`: it could not be started.
@@ -115,6 +117,7 @@ impl ModulePlan {
             plan,
             numbered: OnceLock::new(),
             image: OnceLock::new(),
+            outline: OnceLock::new(),
             groundwork: OnceLock::new(),
             preparation: OnceLock::new(),
             exceptions: OnceLock::new(),
@@ -183,6 +186,22 @@ impl ModulePlan {
     fn parse_in_background(&self) {
         self.image
             .get_or_init(|| background::run_short(|| self.parse()));
+    }
+
+    /// A plan that looks at the functions with something to patch only; `None` if the file cannot be read.
+    fn plan_locally(&self, options: &patch::Options) -> Option<Plan> {
+        self.with_outline(|image, outline| {
+            background::run_short(|| Plan::make_locally(image, options, || outline))
+        })
+    }
+
+    /// Calls `work` with its outline, which is made on a background thread if there is none.
+    fn with_outline<T>(&self, work: impl FnOnce(&Image<'_>, &Outline) -> T) -> Option<T> {
+        self.parse_in_background();
+        self.with_image(|image| {
+            let make = || background::run_short(|| Outline::of(image));
+            work(image, self.outline.get_or_init(make))
+        })
     }
 
     fn parse(&self) -> Option<Parsed> {

@@ -1,18 +1,17 @@
 //! Plans of what was chosen in a file while its programs run.
 //!
-//! All plans of a file can share its groundwork, a study of every function in the file. The study of a large file takes
-//! seconds, and thirty times that while programs need all processors. Each plan that follows takes milliseconds. Until
-//! the study is done, plans are made by looking at the chosen functions only, which takes a twentieth of a second for
-//! each plan of a large file.
+//! A plan looks at the chosen functions only, with an outline of the file that takes a tenth of a second for a large one,
+//! and five times that while programs need all processors; then milliseconds. Bodies that switch contexts need the
+//! file's groundwork, a study of every function, which takes seconds.
 
 use std::sync::{Arc, PoisonError};
 
 use membound_rewrite::image::{Identity, Image};
-use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
+use membound_rewrite::patch::{self, Groundwork};
 use rustc_hash::FxHashSet;
 
 use super::{Derived, ModulePlan, Plans, Refused, Slot};
-use crate::background::{self, Planning, Work};
+use crate::background::{self, Planning};
 
 impl Plans {
     /// The file of `module` with a plan by `options`. A caller waits while another caller makes the same
@@ -25,15 +24,12 @@ impl Plans {
     ) -> Arc<ModulePlan> {
         let slot = self.slot(module, options);
         let make = || {
-            let plan = if options.body.switches() || module.groundwork.get().is_some() {
+            let plan = if options.body.switches() {
                 self.with_groundwork(module, options, |image, groundwork| {
                     background::run_short(|| groundwork.plan(image, options))
                 })
             } else {
-                module.parse_in_background();
-                module.with_image(|image| {
-                    background::run_short(|| Plan::make_locally(image, options))
-                })
+                module.plan_locally(options)
             };
             let plan = plan.ok_or_else(|| Refused {
                 reason: "its file cannot be read".to_owned(),
@@ -80,14 +76,14 @@ impl Plans {
         })
     }
 
-    /// True if chosen plans of `file` can be made at once. This starts the study of the file in the background.
-    pub(crate) fn is_ready(self: &Arc<Self>, file: &Identity) -> bool {
+    /// True if chosen plans of `file` take milliseconds. If not, this starts to make its outline in the background.
+    pub(crate) fn is_ready(&self, file: &Identity) -> bool {
         if self.is_pending(file) {
             return false;
         }
         let mut unready = self.of_file(file);
-        unready.retain(|module| module.plan.is_ok() && module.groundwork.get().is_none());
-        unready.iter().all(|module| self.is_prepared(module))
+        unready.retain(|module| module.plan.is_ok());
+        unready.iter().all(is_prepared)
     }
 
     /// The known modules of `file`: several if copies of it are in several places.
@@ -111,25 +107,6 @@ impl Plans {
         of_files.map(|(key, _)| key.inode).collect()
     }
 
-    /// True if `module` is parsed, or cannot be: its plan is then refused. The first call starts a thread that
-    /// parses and studies it.
-    fn is_prepared(self: &Arc<Self>, module: &Arc<ModulePlan>) -> bool {
-        let preparation = module.preparation.get_or_init(|| {
-            let (plans, module) = (Arc::clone(self), Arc::clone(module));
-            let planning = Planning::of(module.headers.text_bytes(), Work::Study);
-            let work = move || {
-                module.parse_in_background();
-                planning.wait();
-                let options = patch::Options::bare(Hooks::LeaveOut);
-                plans.with_groundwork(&module, &options, |_, _| ());
-            };
-            let thread = std::thread::Builder::new().name("preparing".to_owned());
-            thread.spawn(work).ok()
-        });
-        // Without a thread the caller that needs the plan parses the file.
-        preparation.is_none() || module.image.get().is_some()
-    }
-
     fn slot(&self, module: &Arc<ModulePlan>, options: &patch::Options) -> Slot {
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |it: &&Derived| Arc::ptr_eq(&it.origin, module) && it.options == *options;
@@ -146,19 +123,38 @@ impl Plans {
     }
 }
 
+/// True if `module` has an outline, or cannot be parsed: its plan is then refused. The first call starts a thread that
+/// makes the outline.
+fn is_prepared(module: &Arc<ModulePlan>) -> bool {
+    let preparation = module.preparation.get_or_init(|| {
+        let module = Arc::clone(module);
+        let planning = Planning::of(module.headers.text_bytes());
+        let work = move || {
+            planning.wait();
+            module.with_outline(|_, _| ());
+        };
+        let thread = std::thread::Builder::new().name("preparing".to_owned());
+        thread.spawn(work).ok()
+    });
+    // Without a thread the caller that needs the plan makes the outline.
+    preparation.is_none()
+        || module.outline.get().is_some()
+        || matches!(module.image.get(), Some(None))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::process::Command;
     use std::time::Duration;
 
-    use membound_rewrite::patch::{Body, Sites};
+    use membound_rewrite::patch::{Body, Hooks, Sites};
 
     use super::*;
     use crate::maps;
 
     #[test]
-    fn a_file_is_ready_once_it_is_parsed_and_its_study_goes_on() {
+    fn a_file_is_ready_once_it_has_an_outline_which_the_question_begins() {
         let mut child = Command::new("sleep").arg("600").spawn().expect("it runs");
         let maps = loop {
             // Before the exec, the child has the files of this program. The loader maps libc last.
@@ -189,33 +185,20 @@ mod tests {
         while !plans.is_ready(file) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(sleep.image.get().is_some());
+        assert!(sleep.outline.get().is_some());
         let begins = sleep.functions().into_iter().map(|it| it.range.start);
         let chosen = patch::Options {
             sites: Sites::Instructions(begins.collect()),
             body: Body::CountByStack,
             ..patch::Options::bare(Hooks::LeaveOut)
         };
-        let before = plans.derived(sleep, &chosen);
-        while sleep.groundwork.get().is_none() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let numbered = |module: &ModulePlan| {
-            let plan = module.plan.as_ref().expect("it is planned");
-            plan.sites().filter(|site| site.number.is_ok()).count()
-        };
-        assert!(numbered(&before) > 0);
-        // The same choice has the same plan for ever; a new one uses the study.
-        assert!(Arc::ptr_eq(&before, &plans.derived(sleep, &chosen)));
-        let again = plans.derived(
-            sleep,
-            &patch::Options {
-                body: Body::Displace,
-                ..chosen
-            },
-        );
-        assert_eq!(numbered(&before), numbered(&again));
+        let derived = plans.derived(sleep, &chosen);
+        let plan = derived.plan.as_ref().expect("it is planned");
+        assert!(plan.sites().any(|site| site.number.is_ok()));
+        // The same choice has the same plan for ever.
+        assert!(Arc::ptr_eq(&derived, &plans.derived(sleep, &chosen)));
+        assert!(sleep.groundwork.get().is_none());
         assert!(!others.is_empty());
-        assert!(others.iter().all(|it| it.groundwork.get().is_none()));
+        assert!(others.iter().all(|it| it.outline.get().is_none()));
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use membound_rewrite::image::{self, Identity, Image, Unsupported};
-use membound_rewrite::patch::{self, Groundwork, Plan, Wrapped};
+use membound_rewrite::patch::{self, Groundwork, Outline, Plan, Wrapped};
 
 use super::{Bytes, ModulePlan, Parsed, Plans, Refused};
 use crate::allocators::{self, Allocators};
@@ -74,7 +74,13 @@ impl Plans {
         let plan = wrapped.and_then(|wrapped| {
             let mut options = self.options.clone();
             options.wrapped.extend(wrapped);
-            let make = || image().map(|it| Plan::make_locally(it, &options));
+            let outline = OnceCell::new();
+            let make = || {
+                image().map(|image| {
+                    let outline = || outline.get_or_init(|| Outline::of(image));
+                    Plan::make_locally(image, &options, outline)
+                })
+            };
             kept_plan(
                 &identity,
                 &options,

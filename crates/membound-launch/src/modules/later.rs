@@ -8,7 +8,7 @@ use membound_rewrite::image::{Identity, Image};
 use memmap2::Mmap;
 
 use super::{FileKey, Later, Plans, Slot};
-use crate::background::{self, Planning, Work};
+use crate::background::{self, Planning};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 
@@ -82,7 +82,7 @@ impl Plans {
             pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
-        let planning = Planning::of(headers.text_bytes(), Work::Plan);
+        let planning = Planning::of(headers.text_bytes());
         let work = move || {
             planning.wait();
             let Some(later) = &plans.later else { return };

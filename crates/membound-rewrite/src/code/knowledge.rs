@@ -3,6 +3,8 @@
 mod gather;
 mod references;
 
+pub(crate) use gather::Outline;
+
 use std::collections::HashSet;
 use std::ops::Range;
 

@@ -29,6 +29,7 @@ pub use basic_block::{BasicBlock, BlockEnd};
 pub use block_id::BlockId;
 use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
+pub(crate) use knowledge::Outline;
 use knowledge::{EntryCertainty, FoundTables};
 pub use knowledge::{ImageFacts, Tables};
 use resolution::Resolution;

@@ -157,18 +157,6 @@ impl<'a> Pass<'a> {
 }
 
 impl LinearScan {
-    /// Of a function that is not examined.
-    pub(super) fn unknown() -> Self {
-        let exits = Exits {
-            may_return: true,
-            ..Exits::default()
-        };
-        Self {
-            exits,
-            ..Self::default()
-        }
-    }
-
     /// Notes a direct jump or call to another function.
     fn leads(&mut self, image: &Image<'_>, target: u64) {
         if let Some(slot) = stub(image, target) {

@@ -15,7 +15,7 @@ use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::views::FunctionView;
 use super::{Hooks, Options, Plan, syscalls, wraps};
-use crate::code::{Function, ImageFacts, Tables};
+use crate::code::{self, Function, ImageFacts, Tables};
 use crate::flow::{Analyst, Liveness, Summary};
 use crate::image::Image;
 
@@ -52,13 +52,12 @@ impl Groundwork {
         }
     }
 
-    /// Like [`Self::of`], for plans of only the functions that contain one of `addresses`: takes a hundredth of
-    /// the time. Nothing is assumed of the other functions, so bodies of patches may save more.
-    #[must_use]
-    pub fn around(image: &Image<'_>, options: &Options, addresses: &[u64]) -> Self {
+    /// Like [`Self::of`], for plans of only the functions that contain one of `addresses`: takes milliseconds.
+    /// Nothing is assumed of the other functions, so bodies of patches may save more.
+    fn around(image: &Image<'_>, outline: &Outline, options: &Options, addresses: &[u64]) -> Self {
         Self {
             tables: options.tables,
-            module: ModuleKnowledge::around(image, options, addresses),
+            module: ModuleKnowledge::around(image, &outline.0, options, addresses),
         }
     }
 
@@ -169,16 +168,35 @@ impl Groundwork {
     }
 }
 
+/// What plans of a few functions of an image need of its other functions.
+#[derive(Debug)]
+pub struct Outline(code::Outline);
+
+impl Outline {
+    /// Searches all text for references to functions, without decoding it: takes a fiftieth of the time of
+    /// [`Groundwork::of`].
+    #[must_use]
+    pub fn of(image: &Image<'_>) -> Self {
+        Self(code::Outline::of(image))
+    }
+}
+
 impl Plan {
     /// Plans a module like [`Self::make`], but examines only the functions that may have something to patch, and
-    /// those that refer to them: takes a hundredth of the time. Bodies may save more, since nothing is assumed
-    /// of the other functions; so where bodies switch to other contexts it is the plan of [`Self::make`].
+    /// those that refer to them: takes milliseconds. Bodies may save more, since nothing is assumed of the other
+    /// functions; so where bodies switch to other contexts it is the plan of [`Self::make`]. `outline` is called
+    /// if the plan needs it.
     #[must_use]
-    pub fn make_locally(image: &Image<'_>, options: &Options) -> Self {
+    pub fn make_locally<'o>(
+        image: &Image<'_>,
+        options: &Options,
+        outline: impl FnOnce() -> &'o Outline,
+    ) -> Self {
         let places = patched_places(image, options);
         match places {
             Some(places) if !places.is_empty() => {
-                Groundwork::around(image, options, &places).plan_at(image, options, &places)
+                let groundwork = Groundwork::around(image, outline(), options, &places);
+                groundwork.plan_at(image, options, &places)
             }
             _ => Self::make(image, options),
         }
@@ -261,7 +279,8 @@ mod tests {
             let addresses: Vec<u64> = accepted(&everything).into_iter().step_by(997).collect();
             assert!(addresses.len() > 20, "{}", addresses.len());
             options.sites = Sites::At(addresses.clone());
-            let local = Plan::make_locally(&image, &options);
+            let outline = Outline::of(&image);
+            let local = Plan::make_locally(&image, &options, || &outline);
             assert!(local.is_for(image.identity(), &options));
             // Without the tables of all functions, the end of one may stay unknown.
             let found = accepted(&local);
@@ -276,8 +295,8 @@ mod tests {
             // A body that switches contexts saves what is alive: then all functions count.
             options.sites = Sites::At(addresses[..1].to_vec());
             options.body = Body::PrefetchYield;
-            let [local, whole] =
-                [Plan::make_locally, Plan::make].map(|make| make(&image, &options));
+            let local = Plan::make_locally(&image, &options, || &outline);
+            let whole = Plan::make(&image, &options);
             assert_eq!(local.as_bytes(), whole.as_bytes());
         }
     }
@@ -293,7 +312,8 @@ mod tests {
             .iter()
             .map(|index| image.functions()[*index].range.start)
             .collect();
-        let local = Groundwork::around(&image, &options, &starts);
+        let outline = Outline::of(&image);
+        let local = Groundwork::around(&image, &outline, &options, &starts);
         let mut analyst = Analyst::new();
         let (mut compared, mut more) = (0, 0);
         for index in selected {

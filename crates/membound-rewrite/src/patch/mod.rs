@@ -51,7 +51,7 @@ pub use describe::{
 };
 pub use entry::entry_hook;
 pub use format::PlanError;
-pub use groundwork::Groundwork;
+pub use groundwork::{Groundwork, Outline};
 pub use membound_wire::Mark;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel, Wrapped, YieldPart};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};

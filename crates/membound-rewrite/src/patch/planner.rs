@@ -23,7 +23,7 @@ use super::trampoline::Chunk;
 use super::views::{FunctionView, HookState};
 use super::wraps;
 use super::{Hooks, Options, Refusal, Sites};
-use crate::code::{Function, ImageFacts};
+use crate::code::{Function, ImageFacts, Outline};
 use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
 use crate::image::Image;
 
@@ -54,14 +54,19 @@ impl ModuleKnowledge {
     }
 
     /// Like [`Self::of`], for plans of only the functions that contain one of `addresses`.
-    pub(super) fn around(image: &Image<'_>, options: &Options, addresses: &[u64]) -> Self {
+    pub(super) fn around(
+        image: &Image<'_>,
+        outline: &Outline,
+        options: &Options,
+        addresses: &[u64],
+    ) -> Self {
         let mut selected: Vec<usize> = addresses
             .iter()
             .filter_map(|address| image.function_at(*address))
             .collect();
         selected.sort_unstable();
         selected.dedup();
-        let knowledge = ImageFacts::gather_for(image, options.tables, &selected);
+        let knowledge = ImageFacts::gather_for(image, outline, options.tables, &selected);
         let summaries: Summaries = selected
             .into_par_iter()
             .map_init(Analyst::new, |analyst, index| {

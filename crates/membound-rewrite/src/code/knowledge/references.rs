@@ -22,56 +22,71 @@ const MAX_BYTES_BEFORE: usize = 7;
 /// How far a short jump reaches from its end, and the bytes that it may have.
 const SHORT_JUMP_BYTES: u64 = 128 + 16;
 
-/// Where text refers to the insides of some functions.
-#[derive(Debug, Default)]
+/// Where text refers to the insides of functions: other functions' text, or text of no function.
+#[derive(Debug)]
 pub(super) struct References {
-    /// Indices of functions that may refer to them, in no order.
+    /// What is referred to, and the address of the reference; sorted.
+    found: Vec<(u64, u64)>,
+}
+
+/// The references to some functions.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Indices of functions that may refer to them, in no order, some more than once.
     pub(super) from: Vec<usize>,
     /// Addresses in them that text outside of all functions may refer to.
     pub(super) elsewhere: Vec<u64>,
 }
 
-/// The references to the functions with these indices, sorted, from all text of `image`.
-pub(super) fn to(image: &Image<'_>, selected: &[usize]) -> References {
-    let functions = image.functions();
-    let insides: Vec<Range<u64>> = selected
-        .iter()
-        .map(|index| &functions[*index].range)
-        .map(|range| range.start + 1..range.end)
-        .collect();
-    let hull = match (insides.first(), insides.last()) {
-        (Some(first), Some(last)) => first.start..last.end,
-        _ => return References::default(),
-    };
-    let search = Search {
-        insides: &insides,
-        hull,
-        is_absolute: image.position_dependent(),
-    };
-    let chunks: Vec<(u64, &[u8])> = image
-        .text()
-        .iter()
-        .filter_map(|range| Some((range.start, image.bytes(range.clone())?)))
-        .flat_map(|(start, bytes)| search_chunks(start, bytes))
-        .collect();
-    let found: Vec<(u64, u64)> = chunks
-        .into_par_iter()
-        .flat_map_iter(|(start, bytes)| {
-            between::pass();
-            search.chunk(start, bytes)
-        })
-        .collect();
-    let mut references = References::default();
-    for (from, target) in found {
-        match image.function_at(from) {
-            Some(index) => references.from.push(index),
-            None => references.elsewhere.push(target),
+impl References {
+    /// Searches all text of `image`.
+    pub(super) fn of(image: &Image<'_>) -> Self {
+        let text = image.text();
+        let hull = match (text.first(), text.last()) {
+            (Some(first), Some(last)) => first.start..last.end,
+            _ => 0..0,
+        };
+        let search = Search {
+            hull,
+            is_absolute: image.position_dependent(),
+            counts: |target, at| is_inside_another(image, target, at),
+        };
+        let chunks: Vec<(u64, &[u8])> = text
+            .iter()
+            .filter_map(|range| Some((range.start, image.bytes(range.clone())?)))
+            .flat_map(|(start, bytes)| search_chunks(start, bytes))
+            .collect();
+        let mut found: Vec<(u64, u64)> = chunks
+            .into_par_iter()
+            .flat_map_iter(|(start, bytes)| {
+                between::pass();
+                search.chunk(start, bytes)
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        Self { found }
+    }
+
+    /// Those to the functions with these indices.
+    pub(super) fn to(&self, image: &Image<'_>, selected: &[usize]) -> Found {
+        let mut to = Found::default();
+        for index in selected {
+            let range = &image.functions()[*index].range;
+            let first = self
+                .found
+                .partition_point(|(target, _)| *target <= range.start);
+            let after = self.found[first..].iter();
+            for (target, at) in after.take_while(|(target, _)| *target < range.end) {
+                match image.function_at(*at) {
+                    Some(from) => to.from.push(from),
+                    None => to.elsewhere.push(*target),
+                }
+            }
+            to.from.extend(near(image, *index));
         }
+        to
     }
-    for index in selected {
-        references.from.extend(near(image, *index));
-    }
-    references
 }
 
 /// Pieces of text with their addresses; each also has the bytes around it that a reference may need.
@@ -95,17 +110,17 @@ fn near(image: &Image<'_>, index: usize) -> Vec<usize> {
     (index - below..=index + above).collect()
 }
 
-struct Search<'a> {
-    /// Ranges of addresses after the first one of each function, sorted.
-    insides: &'a [Range<u64>],
-    /// From the first of them to the last.
+struct Search<F> {
+    /// Addresses from the first text to the last.
     hull: Range<u64>,
     /// True if code may hold whole addresses.
     is_absolute: bool,
+    /// Whether a target counts, if this address refers to it.
+    counts: F,
 }
 
-impl Search<'_> {
-    /// References in the text at `start`: where they are, and what they refer to.
+impl<F: Fn(u64, u64) -> bool> Search<F> {
+    /// References in the text at `start`: what they refer to, and where they are.
     fn chunk(&self, start: u64, bytes: &[u8]) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         let places = (bytes.len() + 1).saturating_sub(FIELD_BYTES);
@@ -165,10 +180,9 @@ impl Search<'_> {
             return;
         };
         let mut note = |target: u64| {
-            let after = self.insides.partition_point(|it| it.start <= target);
-            let nearest = after.checked_sub(1).map(|index| &self.insides[index]);
-            if nearest.is_some_and(|it| it.contains(&target)) {
-                found.push((start + at as u64, target));
+            let at = start + at as u64;
+            if (self.counts)(target, at) {
+                found.push((target, at));
             }
         };
         let is_relative = match bytes[..at] {
@@ -186,6 +200,15 @@ impl Search<'_> {
             note(target);
         }
     }
+}
+
+/// True if `target` lies in a function, not at its start, and `at` is not in that function.
+fn is_inside_another(image: &Image<'_>, target: u64, at: u64) -> bool {
+    let Some(index) = image.function_at(target) else {
+        return false;
+    };
+    let range = &image.functions()[index].range;
+    target != range.start && !range.contains(&at)
 }
 
 /// True if a distance to code may follow these two bytes: opcodes of `call`, `jmp`, `jcc` and `xbegin`, and of a
@@ -213,7 +236,7 @@ const fn ends_before_a_number(last: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EntryCertainty, ImageFacts, Tables};
+    use super::super::{EntryCertainty, ImageFacts, Outline, Tables};
     use super::*;
 
     #[test]
@@ -229,9 +252,9 @@ mod tests {
             &[0xc7, 0xf8],
         ];
         let search = Search {
-            insides: &[target..target + 1, target + 5..target + 9],
-            hull: target..target + 9,
+            hull: start..start + 0x1_0000,
             is_absolute: false,
+            counts: |it, _| it == target,
         };
         for form in forms {
             for at in [
@@ -251,7 +274,7 @@ mod tests {
                     .flat_map(|(start, bytes)| search.chunk(start, bytes))
                     .collect();
                 found.dedup();
-                assert_eq!(found, [(start + field as u64, target)], "{form:x?} at {at}");
+                assert_eq!(found, [(target, start + field as u64)], "{form:x?} at {at}");
             }
         }
     }
@@ -270,11 +293,12 @@ mod tests {
         for path in files {
             let bytes = std::fs::read(path).unwrap();
             let image = Image::parse(&bytes).unwrap();
+            let outline = Outline::of(&image);
             // Tables are read in few functions: see `gather_for`.
             let whole = ImageFacts::gather(&image, Tables::Ignore);
             for index in (0..image.functions().len()).step_by(53) {
                 let range = &image.functions()[index].range;
-                let local = ImageFacts::gather_for(&image, Tables::Ignore, &[index]);
+                let local = ImageFacts::gather_for(&image, &outline, Tables::Ignore, &[index]);
                 let known = local.entries(range);
                 for entry in whole.entries(range) {
                     assert!(known.contains(entry), "{path}: {entry:x?} of {range:x?}");
