@@ -48,11 +48,11 @@ pub(crate) struct ModulePlan {
     numbered: OnceLock<Vec<Option<u64>>>,
     /// The parsed file, from the first use on; `None`: it cannot be parsed.
     image: OnceLock<Option<Parsed>>,
-    /// What chosen plans need of other functions until there is a groundwork.
+    /// What chosen plans need of other functions.
     outline: OnceLock<Outline>,
-    /// The common part of all chosen plans, computed for the first of them.
+    /// The study of all functions, for chosen plans with bodies that switch contexts.
     groundwork: OnceLock<Groundwork>,
-    /// The thread that makes `groundwork` in the background, once started; `None`: it could not be started.
+    /// The thread that makes `outline` in the background, once started; `None`: it could not be started.
     preparation: OnceLock<Option<JoinHandle<()>>>,
     /// See [`Self::reads_exceptions`].
     exceptions: OnceLock<bool>,

@@ -305,8 +305,8 @@ impl Remote {
         self.0.want(wanted);
     }
 
-    /// True if a choice in `file` can be planned at once. This starts the slow part of planning, a study of every
-    /// function in the file, in the background; until it is done, plans look at the chosen functions only.
+    /// True if an exchange with a choice in `file` plans within milliseconds. If not, this starts the slow part of
+    /// planning, an outline of the file, in the background.
     #[must_use]
     pub fn is_ready(&self, file: &Identity) -> bool {
         self.0.plans().is_ready(file)
