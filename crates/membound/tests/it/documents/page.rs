@@ -99,7 +99,7 @@ pub(super) fn short(command: &str) -> String {
         .replace(" 2000 ", " 1 ")
         .replace(" 5000 ", " 400 ")
         .replace("./program", "./program 2 60")
-        .replace("./server", "./server both 32M 64 3000 700")
+        .replace("./server", "./server both 32M 1024 3000 1400")
         .replace("-- ./scan", "-- ./scan 20000");
     for (program, arguments) in [
         ("./regression-", " 2 20000"),
