@@ -11,7 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::JoinHandle;
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Outline, Plan};
@@ -52,8 +51,8 @@ pub(crate) struct ModulePlan {
     outline: OnceLock<Outline>,
     /// The study of all functions, for chosen plans with bodies that switch contexts.
     groundwork: OnceLock<Groundwork>,
-    /// The thread that makes `outline` in the background, once started; `None`: it could not be started.
-    preparation: OnceLock<Option<JoinHandle<()>>>,
+    /// Whether a thread could be started that makes `outline` in the background; empty before that is tried.
+    preparation: OnceLock<bool>,
     /// See [`Self::reads_exceptions`].
     exceptions: OnceLock<bool>,
 }
@@ -334,8 +333,8 @@ pub(crate) struct Plans {
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
-    /// Files of which only some functions are analysed, with addresses: the functions that contain one of them,
-    /// and those beside these functions.
+    /// Files, each with addresses. Of these files only the functions that contain one of the addresses, and their
+    /// neighbours, are analysed.
     around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Set if large files are planned while their programs run.

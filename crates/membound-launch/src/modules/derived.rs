@@ -81,9 +81,9 @@ impl Plans {
         if self.is_pending(file) {
             return false;
         }
-        let mut unready = self.of_file(file);
-        unready.retain(|module| module.plan.is_ok());
-        unready.iter().all(is_prepared)
+        let modules = self.of_file(file);
+        let mut planned = modules.iter().filter(|module| module.plan.is_ok());
+        planned.all(is_prepared)
     }
 
     /// The known modules of `file`: several if copies of it are in several places.
@@ -134,12 +134,10 @@ fn is_prepared(module: &Arc<ModulePlan>) -> bool {
             module.with_outline(|_, _| ());
         };
         let thread = std::thread::Builder::new().name("preparing".to_owned());
-        thread.spawn(work).ok()
+        thread.spawn(work).is_ok()
     });
     // Without a thread the caller that needs the plan makes the outline.
-    preparation.is_none()
-        || module.outline.get().is_some()
-        || matches!(module.image.get(), Some(None))
+    !preparation || module.outline.get().is_some() || matches!(module.image.get(), Some(None))
 }
 
 #[cfg(test)]

@@ -14,6 +14,14 @@ use super::{Bytes, ModulePlan, Parsed, Plans, Refused};
 use crate::allocators::{self, Allocators};
 use crate::cache::{Cache, Cached};
 
+/// A file's identity and plan, and what was computed for the plan. Nothing was if the plan came from disk.
+pub(super) struct Planned {
+    pub(super) identity: Option<Identity>,
+    pub(super) plan: Result<Plan, Refused>,
+    pub(super) image: OnceLock<Option<Parsed>>,
+    pub(super) outline: OnceLock<Outline>,
+}
+
 impl Plans {
     /// True if all results are on disk for which a program would have to wait.
     pub(super) fn keeps(&self, path: &Path, identity: &Identity) -> bool {
@@ -42,26 +50,30 @@ impl Plans {
         }
     }
 
-    /// The plan of a file with this identity, and the parsed file if it had to be parsed.
+    /// Plans a file with this identity.
     pub(super) fn plan(
         &self,
         path: &Path,
         file: &Arc<Bytes>,
         identity: Result<Identity, image::Error>,
-    ) -> (
-        Option<Identity>,
-        Result<Plan, Refused>,
-        OnceLock<Option<Parsed>>,
-    ) {
+    ) -> Planned {
         let refused = |error: image::Error| Refused {
             taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
             reason: error.to_string(),
         };
         let identity = match identity {
             Ok(identity) => identity,
-            Err(error) => return (None, Err(refused(error)), OnceLock::new()),
+            Err(error) => {
+                return Planned {
+                    identity: None,
+                    plan: Err(refused(error)),
+                    image: OnceLock::new(),
+                    outline: OnceLock::new(),
+                };
+            }
         };
         let parsed = OnceCell::new();
+        let outline = OnceLock::new();
         let around = self.around_in(&identity);
         let image = || {
             let parsed = parsed.get_or_init(|| Parsed::of(Arc::clone(file), around));
@@ -74,7 +86,6 @@ impl Plans {
         let plan = wrapped.and_then(|wrapped| {
             let mut options = self.options.clone();
             options.wrapped.extend(wrapped);
-            let outline = OnceCell::new();
             let make = || {
                 image().map(|image| {
                     let outline = || outline.get_or_init(|| Outline::of(image));
@@ -97,11 +108,12 @@ impl Plans {
             }
         };
         let parsed = parsed.into_inner().map(Result::ok);
-        (
+        Planned {
             identity,
             plan,
-            parsed.map_or_else(OnceLock::new, OnceLock::from),
-        )
+            image: parsed.map_or_else(OnceLock::new, OnceLock::from),
+            outline,
+        }
     }
 
     /// Finds the functions of a file that are to be wrapped. The list is stored on disk, since parsing a

@@ -159,17 +159,22 @@ impl Plans {
         late: bool,
     ) -> Arc<ModulePlan> {
         let file = Arc::new(Bytes::File(bytes));
-        let (identity, plan, parsed) = self.plan(path, &file, identity);
+        let planned = self.plan(path, &file, identity);
+        let identity = planned.identity;
         let around = identity.as_ref().map_or(&[][..], |it| self.around_in(it));
-        Arc::new(ModulePlan {
+        let module = ModulePlan {
             late,
             around: around.to_vec(),
-            // Of the many small files few are asked about again.
-            image: match late {
-                true => parsed,
-                false => OnceLock::new(),
+            ..ModulePlan::new(path.to_owned(), headers, file, identity, planned.plan)
+        };
+        // Of the many small files few are asked about again.
+        Arc::new(match late {
+            true => ModulePlan {
+                image: planned.image,
+                outline: planned.outline,
+                ..module
             },
-            ..ModulePlan::new(path.to_owned(), headers, file, identity, plan)
+            false => module,
         })
     }
 }

@@ -233,8 +233,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             }
             decoder.decode_out(&mut instruction);
             let next = at + instruction.len();
-            if instruction.is_invalid()
-                || is_zeros(&self.bytes[at..next])
+            if is_data(&instruction, &self.bytes[at..next])
                 || self.map[at + 1..next].iter().any(|&byte| byte != UNKNOWN)
             {
                 return false;
@@ -310,7 +309,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             }
             self.decoder.decode_out(&mut instruction);
             let next = at + instruction.len();
-            if instruction.is_invalid() || is_zeros(&self.bytes[at..next]) {
+            if is_data(&instruction, &self.bytes[at..next]) {
                 self.undecodable.get_or_insert(self.start + at as u64);
                 return;
             }
@@ -474,10 +473,10 @@ impl<'a, 'data> Descent<'a, 'data> {
     }
 }
 
-/// True for the instruction `add [rax], al`, two zeros, which no compiler writes: these bytes are data. Tables
-/// between the functions of GHC's programs consist of little else.
-fn is_zeros(instruction: &[u8]) -> bool {
-    instruction == [0, 0]
+/// True if these bytes are no instruction, or two zeros (`add [rax], al`), which no compiler writes as one. The
+/// tables between the functions of GHC's programs consist mostly of zeros.
+fn is_data(instruction: &Instruction, bytes: &[u8]) -> bool {
+    instruction.is_invalid() || bytes == [0, 0]
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::function;
-use super::plan::identity_bytes;
-use super::planner::{Assembly, ModuleKnowledge, Part, bytes_of, origin_of};
+use super::planner::{ModuleKnowledge, Part, assemble, bytes_of, origin_of};
 use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::views::FunctionView;
@@ -105,15 +104,22 @@ impl Groundwork {
             Some(addresses)
                 if options.hooks == Hooks::LeaveOut && options.tables == self.tables =>
             {
-                self.plan_at(image, options, addresses)
+                let wrapped = wraps::resolve(image, &options.wrapped);
+                self.plan_at(image, options, addresses, wrapped)
             }
             _ => Plan::make(image, options),
         }
     }
 
     /// Plans the functions of `image` that contain one of `addresses` or are wrapped.
-    pub(super) fn plan_at(&self, image: &Image<'_>, options: &Options, addresses: &[u64]) -> Plan {
-        let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
+    fn plan_at(
+        &self,
+        image: &Image<'_>,
+        options: &Options,
+        addresses: &[u64],
+        wrapped: Vec<(u64, u32)>,
+    ) -> Plan {
+        let wrapped: Arc<[(u64, u32)]> = wrapped.into();
         let entries = wrapped.iter().map(|(address, _)| address);
         let mut functions: Vec<usize> = addresses
             .iter()
@@ -130,16 +136,7 @@ impl Groundwork {
                 self.part(image, options, functions, chunk, analyst)
             })
             .collect();
-        let assembly = Assembly {
-            origin: origin_of(image),
-            end: image.span().end,
-            identity: identity_bytes(image.identity()),
-            options,
-        };
-        assembly.plan(parts, |at, length| {
-            let start = assembly.origin + u64::from(at);
-            image.bytes(start..start.checked_add(length as u64)?)
-        })
+        assemble(image, options, parts)
     }
 
     fn part(
@@ -182,35 +179,39 @@ impl Outline {
 }
 
 impl Plan {
-    /// Plans a module like [`Self::make`], but examines only the functions that may have something to patch, and
-    /// those that refer to them: takes milliseconds. Bodies may save more, since nothing is assumed of the other
-    /// functions; so where bodies switch to other contexts it is the plan of [`Self::make`]. `outline` is called
-    /// if the plan needs it.
+    /// Plans a module like [`Self::make`], in milliseconds: examines only the functions that may have something to
+    /// patch, and those that refer to them. The other functions may read any state, so a body may save more than
+    /// it needs to. Where bodies switch to other contexts, this is the plan of [`Self::make`]. Calls `outline` if
+    /// the plan needs it.
     #[must_use]
     pub fn make_locally<'o>(
         image: &Image<'_>,
         options: &Options,
         outline: impl FnOnce() -> &'o Outline,
     ) -> Self {
-        let places = patched_places(image, options);
-        match places {
-            Some(places) if !places.is_empty() => {
+        let wrapped = wraps::resolve(image, &options.wrapped);
+        match patched_places(image, options, &wrapped) {
+            Some(places) if places.is_empty() => assemble(image, options, vec![Part::empty(image)]),
+            Some(places) => {
                 let groundwork = Groundwork::around(image, outline(), options, &places);
-                groundwork.plan_at(image, options, &places)
+                groundwork.plan_at(image, options, &places, wrapped)
             }
-            _ => Self::make(image, options),
+            None => Self::make(image, options),
         }
     }
 }
 
 /// Addresses in all functions that may have something to patch; `None` if any function may, or if bodies need
 /// to know what is alive.
-fn patched_places(image: &Image<'_>, options: &Options) -> Option<Vec<u64>> {
+fn patched_places(
+    image: &Image<'_>,
+    options: &Options,
+    wrapped: &[(u64, u32)],
+) -> Option<Vec<u64>> {
     if options.body.switches() || options.hooks == Hooks::Waiting {
         return None;
     }
     let sites = options.sites.addresses()?.iter().copied();
-    let wrapped = wraps::resolve(image, &options.wrapped);
     let mut places: Vec<u64> = sites.chain(wrapped.iter().map(|(at, _)| *at)).collect();
     if options.hooks != Hooks::LeaveOut {
         places.extend(syscalls::candidates(image));

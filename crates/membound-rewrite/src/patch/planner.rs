@@ -151,28 +151,40 @@ pub(super) struct Part {
     pub found: Vec<(FunctionView, PlannedFunction)>,
 }
 
+impl Part {
+    /// A part without functions.
+    pub(super) fn empty(image: &Image<'_>) -> Self {
+        Self {
+            chunk: Chunk::new(origin_of(image)),
+            found: Vec::new(),
+        }
+    }
+}
+
+/// The plan that has these parts.
+pub(super) fn assemble(image: &Image<'_>, options: &Options, parts: Vec<Part>) -> Plan {
+    let assembly = Assembly {
+        origin: origin_of(image),
+        end: image.span().end,
+        identity: identity_bytes(image.identity()),
+        options,
+    };
+    assembly.plan(parts, |at, length| {
+        let start = assembly.origin + u64::from(at);
+        image.bytes(start..start.checked_add(length as u64)?)
+    })
+}
+
 impl Plan {
     /// Plans a module. Sites that cannot be patched are listed with the reason.
     #[must_use]
     pub fn make(image: &Image<'_>, options: &Options) -> Self {
         let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
         let parts = match is_empty(image, options, &wrapped) {
-            true => vec![Part {
-                chunk: Chunk::new(origin_of(image)),
-                found: Vec::new(),
-            }],
+            true => vec![Part::empty(image)],
             false => Self::parts(image, options, &wrapped),
         };
-        let assembly = Assembly {
-            origin: origin_of(image),
-            end: image.span().end,
-            identity: identity_bytes(image.identity()),
-            options,
-        };
-        assembly.plan(parts, |at, length| {
-            let start = assembly.origin + u64::from(at);
-            image.bytes(start..start.checked_add(length as u64)?)
-        })
+        assemble(image, options, parts)
     }
 
     /// Plans every function.

@@ -52,11 +52,11 @@ impl ImageFacts {
         knowledge
     }
 
-    /// Examines what the functions with these indices in [`Image::functions`], sorted, need to be decoded as
-    /// after [`Self::gather`]: besides them those that refer to their insides.
+    /// The facts that are needed to decode the functions with these indices in [`Image::functions`], sorted, as
+    /// after [`Self::gather`]. Examines these functions, and those with a reference to an address inside them.
     ///
-    /// Jump tables are read only in functions that refer to these or that these jump to, so the function whose
-    /// table leads into the cold part of another, without any jump of the one to the other, is missed.
+    /// Jump tables are read in the examined functions only. A function is missed if its table leads into the cold
+    /// part of another function, and neither of them jumps to the other.
     #[must_use]
     pub(crate) fn gather_for(
         image: &Image<'_>,

@@ -1,4 +1,4 @@
-//! Searches text for references to a few functions, without decoding it.
+//! Searches text for references to addresses inside functions, without decoding it.
 //!
 //! A direct jump or call, and an instruction that computes an address, hold the distance to their target in
 //! the last four bytes. Four bytes that equal a distance by chance only cause a function to be examined in
