@@ -9,7 +9,8 @@
 //!   what the function writes itself.
 //! - **Any other call**: it may read every general register and every vector register that carries arguments.
 //!   An indirect call overwrites the caller-saved state, unless it has the form of a call of a TLS
-//!   descriptor. A direct call of unknown code is assumed to overwrite only the flags.
+//!   descriptor. A direct call is assumed to overwrite nothing: `-fipa-ra` may know better of a callee that writes
+//!   little.
 //! - **Call that does not return**: it may throw an exception, and the unwinder then restores callee-saved
 //!   state in the frames above.
 //! - **Jump to another function, unresolved jump, trap**: everything is alive.
@@ -139,17 +140,13 @@ impl Boundary for SystemV<'_> {
                     .intersection(CALLER_SAVED)
                     .without(summaries.returned_unconventionally(target)),
             },
-            Some((_, None)) => Callee {
-                reads: ARGUMENTS,
-                kills: RegisterSet::ARITHMETIC_FLAGS,
-            },
-            None if may_call_descriptor(self.function, block) => Callee {
-                reads: ARGUMENTS,
-                kills: RegisterSet::EMPTY,
-            },
-            None => Callee {
+            None if !may_call_descriptor(self.function, block) => Callee {
                 reads: ARGUMENTS,
                 kills: CALLER_SAVED,
+            },
+            Some((_, None)) | None => Callee {
+                reads: ARGUMENTS,
+                kills: RegisterSet::EMPTY,
             },
         }
     }

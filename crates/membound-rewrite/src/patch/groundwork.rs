@@ -308,7 +308,7 @@ mod tests {
         let image = Image::parse(&bytes).unwrap();
         let options = Options::bare(Hooks::LeaveOut);
         let whole = Groundwork::of(&image, &options);
-        let selected: Vec<usize> = (0..image.functions().len()).step_by(97).collect();
+        let selected: Vec<usize> = (0..image.functions().len()).step_by(7).collect();
         let starts: Vec<u64> = selected
             .iter()
             .map(|index| image.functions()[*index].range.start)

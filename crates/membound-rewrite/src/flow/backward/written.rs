@@ -4,7 +4,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
 use super::Scratch;
-use crate::code::Function;
+use crate::code::{BlockEnd, Function};
 use crate::flow::effects::Analyst;
 use crate::flow::state::State;
 use crate::{Gpr, RegisterSet};
@@ -80,6 +80,15 @@ impl Scratch {
                 _ => {}
             }
             self.states.push(state);
+        }
+        // What is read behind an instruction that stops is for the boundary to say.
+        for block in &function.blocks {
+            if block.leaves_by == BlockEnd::Stops {
+                let last = &mut self.states[block.end as usize - 1];
+                if *last == State::EVERYTHING {
+                    last.reads = RegisterSet::EMPTY;
+                }
+            }
         }
         Written {
             any,

@@ -150,6 +150,41 @@ fn a_local_call_overwrites_at_most_what_the_callee_writes() {
 }
 
 #[test]
+fn a_callee_without_summary_may_read_what_a_known_one_reads() {
+    let callee_at = BASE + 0x100;
+    let caller = |returns: bool| {
+        function(|a| {
+            a.add(rdi, rax).unwrap();
+            a.call(callee_at).unwrap();
+            if returns {
+                a.ret().unwrap();
+            } else {
+                a.ud2().unwrap();
+            }
+        })
+    };
+    let callee = |traps: bool| {
+        let mut a = CodeAssembler::new(64).unwrap();
+        a.lea(rax, ptr(rdi + 1)).unwrap();
+        if traps {
+            a.ud2().unwrap();
+        } else {
+            a.ret().unwrap();
+        }
+        Function::from_code(&a.assemble(callee_at).unwrap(), callee_at)
+    };
+    for (returns, traps) in [(true, true), (true, false), (false, true), (false, false)] {
+        let caller = caller(returns);
+        let known = liveness_among(&caller, &[&callee(traps)]);
+        let unknown = liveness_among(&caller, &[]);
+        for at in 0..3 {
+            let [known, unknown] = [known.before(at), unknown.before(at)];
+            assert!(unknown.contains(known), "{returns} {traps} {at}");
+        }
+    }
+}
+
+#[test]
 fn calls_of_tls_descriptors_overwrite_nothing() {
     for descriptor in [true, false] {
         let code = function(|a| {
