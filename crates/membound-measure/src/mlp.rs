@@ -15,6 +15,7 @@ mod misses;
 mod placements;
 mod probe;
 mod reorder;
+mod sibling;
 mod windows;
 
 use std::time::Instant;

@@ -9,6 +9,7 @@ use membound_types::{
 
 use super::config::MlpConfig;
 use super::misses::MissCounter;
+use super::sibling::Sibling;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::hint;
 use crate::random::Random;
@@ -47,6 +48,8 @@ pub(super) struct Probe<'s, 'a> {
     empty_ticks: f64,
     misses: MissCounter,
     draws: Vec<Vec<u64>>,
+    /// Where the windows are searched: whether the core is shared.
+    pub(super) sibling: Option<Sibling>,
 }
 
 impl<'s, 'a> Probe<'s, 'a> {
@@ -103,6 +106,7 @@ impl<'s, 'a> Probe<'s, 'a> {
             empty_ticks: 0.0,
             misses: MissCounter::open(),
             draws,
+            sibling: None,
         };
         probe.empty_ticks = probe.empty()?;
         Ok(probe)

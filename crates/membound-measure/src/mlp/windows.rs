@@ -1,9 +1,13 @@
 //! Windows of the core by bisection on the fillers between two loads.
 
+use std::time::Duration;
+
+use membound_platform::cpu;
 use membound_types::{Basis, Figure, Filler, FillerCliff, Outcome, ReorderEvidence, WindowLimit};
 
 use super::probe::Probe;
 use super::reorder::{self, Agreement, LimitingStructure};
+use super::sibling::{GATE_PATTERN, Sibling, Timing};
 use crate::{Error, stats};
 
 /// Fillers beyond the cliff at which a load is surely outside the window.
@@ -92,9 +96,11 @@ impl Step {
 /// ([`reorder`]).
 ///
 /// A busy hardware thread on the same core takes its part of every window, often half, and in a
-/// guest it may belong to another guest. So the largest window on which two searches agree counts,
-/// and smaller ones are noted. A search that fails leaves its window out.
+/// guest it may belong to another guest. So searches wait for moments without one, where these can be told
+/// ([`Sibling`]); the largest window on which two searches agree counts, and smaller ones are noted. A search that
+/// fails leaves its window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
+    probe.sibling = watch_sibling(probe).unwrap_or(None);
     let kinds = probe.fillers();
     let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
     let mut notes = Vec::new();
@@ -134,6 +140,20 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> FoundWindows {
         windows,
         evidence: evidence(agreed, cliffs),
         notes,
+    }
+}
+
+/// `None` where the reorder buffer of this processor is not known.
+fn watch_sibling(probe: &mut Probe<'_, '_>) -> Result<Option<Sibling>, Error> {
+    let kinds = probe.fillers();
+    match cpu::identify(probe.session.root).published_rob {
+        Some(published) if GATE_PATTERN.iter().all(|filler| kinds.contains(filler)) => {
+            let patience = Duration::from_secs(probe.session.effort.pick(12, 40, 120));
+            Sibling::watch(published, patience, |fillers| {
+                Ok(probe.parallel(2, fillers, &GATE_PATTERN, 1)?.ticks)
+            })
+        }
+        _ => Ok(None),
     }
 }
 
@@ -337,12 +357,45 @@ struct Cliff<'p, 's, 'a> {
 
 impl Cliff<'_, '_, '_> {
     fn ticks(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
-        Ok(self.probe.parallel(2, fillers, self.pattern, effort)?.ticks)
+        let sibling = self.probe.sibling.take();
+        let mut pair = Pair {
+            probe: self.probe,
+            pattern: self.pattern,
+            fillers,
+            effort,
+        };
+        let Some(mut sibling) = sibling else {
+            return pair.ticks();
+        };
+        let ticks = sibling.undisturbed(&mut pair);
+        pair.probe.sibling = Some(sibling);
+        ticks
     }
 
     fn share(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
         let ticks = self.ticks(fillers, effort)?;
         Ok((ticks - self.inside) / (self.outside - self.inside))
+    }
+}
+
+/// Two loads with fillers between them.
+struct Pair<'p, 's, 'a> {
+    probe: &'p mut Probe<'s, 'a>,
+    pattern: &'p [Filler],
+    fillers: u32,
+    effort: u32,
+}
+
+impl Timing for Pair<'_, '_, '_> {
+    fn ticks(&mut self) -> Result<f64, Error> {
+        let timed = self
+            .probe
+            .parallel(2, self.fillers, self.pattern, self.effort);
+        Ok(timed?.ticks)
+    }
+
+    fn gate_ticks(&mut self, fillers: u32) -> Result<f64, Error> {
+        Ok(self.probe.parallel(2, fillers, &GATE_PATTERN, 1)?.ticks)
     }
 }
 
@@ -420,12 +473,18 @@ fn step(times: &[f64]) -> Option<usize> {
 }
 
 /// Bisects for the largest K inside the window; `low` is inside and `high` outside. Perturbation
-/// only makes a kernel slower, so a K is outside only if three measurements say so.
+/// only makes a kernel slower, so a K is outside only if three measurements say so, or two that nothing else on the
+/// core lengthened.
 fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<u32, Error> {
     while high - low > 1 {
         let middle = low.midpoint(high);
         let mut outside = true;
-        for _ in 0..3 {
+        let is_trusted = cliff
+            .probe
+            .sibling
+            .as_ref()
+            .is_some_and(Sibling::is_trusted);
+        for _ in 0..if is_trusted { 2 } else { 3 } {
             outside = outside && cliff.share(middle, 1)? >= 0.5;
         }
         if outside { high = middle } else { low = middle }
