@@ -74,6 +74,7 @@ pub(crate) fn converse_with_flags(event: Event, range: [u64; 2], flags: u32) -> 
             }
         }
         reply.stop_ns = quiesce::take_longest_stop_ns();
+        reply.changing_ns = quiesce::take_changing_ns();
         send(&socket, bytes_of(&reply))?;
     }
 }

@@ -41,14 +41,14 @@ const FIRST_PAUSE_NS: u64 = 1_000_000;
 /// Longest such pause.
 const MAX_PAUSE_NS: u64 = 32_000_000;
 
-/// A step of the change, by the bytes of an edit that it writes.
+/// A step of the change, by what the bytes of an edit are after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// `int3` on the instructions.
+    /// The old bytes, with `int3` on the instructions.
     Traps,
-    /// All but the first byte.
+    /// The new bytes, with `int3` as the first.
     Tails,
-    /// The first byte.
+    /// The new bytes.
     Heads,
     /// The old bytes again.
     Back,
@@ -221,10 +221,7 @@ impl LiveEdits<'_> {
     fn write(&mut self, part: Part, stage: Stage) -> Result<(), Failure> {
         // SAFETY: the stages are in such an order that a thread finds, at every moment, either an
         // instruction or a trap; the caller serialises the cores between them.
-        unsafe {
-            self.edits
-                .write(part, |group, edit| apply(group, edit, stage))
-        }
+        unsafe { self.edits.write(part, |edit| bytes_after(edit, stage)) }
     }
 }
 
@@ -234,17 +231,23 @@ fn begins(edit: &TextEdit, at: usize) -> bool {
     at == 0 || (!takes_back(edit) && edit.starts >> at & 1 != 0)
 }
 
-fn apply(group: &mut [u8], edit: &TextEdit, stage: Stage) {
-    let bytes = group.iter_mut().zip(edit.old.iter().zip(&edit.new));
-    for (at, (byte, (&old, &new))) in bytes.take(usize::from(edit.length)).enumerate() {
-        match stage {
-            Stage::Traps if begins(edit, at) => *byte = INT3,
-            Stage::Tails if at > 0 => *byte = new,
-            Stage::Heads if at == 0 => *byte = new,
-            Stage::Back => *byte = old,
-            _ => {}
+/// The bytes of an edit after `stage`; those beyond its length mean nothing.
+fn bytes_after(edit: &TextEdit, stage: Stage) -> [u8; 8] {
+    let mut bytes = match stage {
+        Stage::Traps | Stage::Back => edit.old,
+        Stage::Tails | Stage::Heads => edit.new,
+    };
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        let is_trap = match stage {
+            Stage::Traps => begins(edit, at),
+            Stage::Tails => at == 0,
+            Stage::Heads | Stage::Back => false,
+        };
+        if is_trap {
+            *byte = INT3;
         }
     }
+    bytes
 }
 
 /// True if `ip` is behind the first byte that an edit of the part overwrites, but within its bytes.
@@ -279,28 +282,20 @@ mod tests {
         new: [0xe9, 8, 7, 6, 5, 0, 0, 0],
     };
 
-    fn staged(edit: &TextEdit, stages: &[Stage]) -> [u8; 7] {
-        let mut group = [1, 2, 3, 4, 5, 6, 7];
-        for &stage in stages {
-            apply(&mut group, edit, stage);
-        }
-        group
-    }
-
     #[test]
     fn stages_lead_from_the_old_text_to_the_new_and_back() {
         use Stage::{Back, Heads, Tails, Traps};
-        assert_eq!(staged(&EDIT, &[Traps]), [0xcc, 2, 3, 0xcc, 5, 6, 7]);
-        assert_eq!(staged(&EDIT, &[Traps, Tails]), [0xcc, 8, 7, 6, 5, 6, 7]);
-        assert_eq!(
-            staged(&EDIT, &[Traps, Tails, Heads]),
-            [0xe9, 8, 7, 6, 5, 6, 7]
-        );
-        assert_eq!(staged(&EDIT, &[Traps, Back]), [1, 2, 3, 4, 5, 6, 7]);
+        let after = |edit: &TextEdit, stage| -> [u8; 5] {
+            bytes_after(edit, stage)[..5].try_into().unwrap()
+        };
+        assert_eq!(after(&EDIT, Traps), [0xcc, 2, 3, 0xcc, 5]);
+        assert_eq!(after(&EDIT, Tails), [0xcc, 8, 7, 6, 5]);
+        assert_eq!(after(&EDIT, Heads), [0xe9, 8, 7, 6, 5]);
+        assert_eq!(after(&EDIT, Back), [1, 2, 3, 4, 5]);
         let removal = TextEdit {
             target: 0x1000,
             ..EDIT
         };
-        assert_eq!(staged(&removal, &[Traps]), [0xcc, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(after(&removal, Traps), [0xcc, 2, 3, 4, 5]);
     }
 }

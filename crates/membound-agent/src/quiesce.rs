@@ -11,11 +11,10 @@
 //!    traps may be written.
 //!
 //! A thread that sleeps in the kernel is seen through `/proc`, and is not woken. A running thread is
-//! called by a signal and answers from the handler. It then gives its processor away for at most
-//! [`STAND_NS`], since threads that have not answered may be waiting for one; with a processor for each
-//! thread, phases end in microseconds. A thread that is called inside the agent or a trampoline in the
-//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is
-//! abandoned, to be tried again later.
+//! called by a signal and answers from the handler. It then stands for at most [`STAND_NS`]: threads that have
+//! not answered may be waiting for its processor, and while traps stand in hot text it would meet one after the
+//! other. A thread that is called inside the agent or a trampoline in the first phase stands until the change is
+//! over. Where a thread has waited for [`WAIT_NS`] the change is abandoned, to be tried again later.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -31,7 +30,7 @@ use crate::{areas, own_signals};
 
 /// Most threads that can be called.
 const THREADS: usize = 16384;
-/// Longest time that a thread which has answered leaves its processor to others.
+/// Longest time that a thread which has answered stands.
 const STAND_NS: u64 = 1_000_000;
 /// Time after which a change is abandoned because a thread waits for its end.
 const WAIT_NS: u64 = 1_500_000;
@@ -77,6 +76,8 @@ static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
 static OPENED_NS: AtomicU64 = AtomicU64::new(0);
 /// Longest time that a thread stood or waited since it was last asked for.
 static MAX_STOP_NS: AtomicU64 = AtomicU64::new(0);
+/// Time of all second phases since it was last asked for: threads stood, or met traps.
+static CHANGING_NS: AtomicU64 = AtomicU64::new(0);
 /// The process whose text is changed: a child of `vfork` shares this memory, but has a number of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -87,6 +88,8 @@ const NEEDED: u64 = own_signals::mask(&own_signals::OF_CHANGES);
 #[derive(Debug)]
 pub(crate) struct Change {
     room: Option<Scratch>,
+    /// When the second phase began; 0 outside of it.
+    committed_ns: u64,
 }
 
 impl Change {
@@ -105,7 +108,10 @@ impl Change {
         // A forked child may have copied a phase in progress.
         open();
         adopt_process();
-        Some(Self { room: None })
+        Some(Self {
+            room: None,
+            committed_ns: 0,
+        })
     }
 
     /// Begins the first phase: from now on threads wait in [`wait_for_change`].
@@ -129,15 +135,20 @@ impl Change {
         if !committed {
             return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
         }
-        // Answers to calls of the first phase say nothing of the second.
+        // Answers to calls of the first phase say nothing of the second. Threads that have answered stand on.
         CALLED.store(0, Ordering::Release);
-        sys::wake_all(&PHASE);
+        self.committed_ns = sys::monotonic_ns();
         Ok(())
     }
 
     /// Ends the phases: no trap is left in the text.
     pub(crate) fn open(&mut self) {
         open();
+        if self.committed_ns != 0 {
+            let since_ns = sys::monotonic_ns().saturating_sub(self.committed_ns);
+            CHANGING_NS.fetch_add(since_ns, Ordering::AcqRel);
+            self.committed_ns = 0;
+        }
     }
 
     /// Sees every other thread once: asleep at an instruction that `permitted` accepts, or answering
@@ -275,6 +286,11 @@ impl Moment {
 /// The longest time in nanoseconds that a thread stood or waited for a change since this was called last.
 pub(crate) fn take_longest_stop_ns() -> u64 {
     MAX_STOP_NS.swap(0, Ordering::AcqRel)
+}
+
+/// The time in nanoseconds of all second phases since this was called last.
+pub(crate) fn take_changing_ns() -> u64 {
+    CHANGING_NS.swap(0, Ordering::AcqRel)
 }
 
 /// Value by which the signal of a call is recognised.

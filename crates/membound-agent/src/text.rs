@@ -2,7 +2,7 @@
 //! and always executable for running threads.
 //!
 //! A batch is cut into spans of neighbouring pages; a span is read, checked, changed in a
-//! copy and written back at once.
+//! copy and written back at once. Where a span has few edits, each is written by itself: threads may wait meanwhile.
 
 use membound_wire::{Command, EDIT_BYTES, GIVEN_UP, Refusal, TextEdit, fingerprint};
 
@@ -10,6 +10,8 @@ use crate::failure::Failure;
 use crate::memory;
 use crate::sys::{self, Access, Descriptor, Errno, Open, Scratch};
 
+/// Most edits of a span that are written one by one: reading the span and writing it back takes as long as two.
+const FEW_EDITS: usize = 2;
 /// Most bytes that are read and written at once.
 const SPAN_BYTES: usize = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
@@ -215,14 +217,7 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     edits.check(0)?;
     let all = (0, batch.len());
     // SAFETY: the launcher knows that no thread executes this text now.
-    unsafe {
-        edits.write(all, |group, edit| {
-            let bytes = group.iter_mut().zip(&edit.new);
-            for (byte, new) in bytes.take(usize::from(edit.length)) {
-                *byte = *new;
-            }
-        })
-    }?;
+    unsafe { edits.write(all, |edit| edit.new) }?;
     Ok(edits.report())
 }
 
@@ -296,30 +291,43 @@ impl<'a> Edits<'a> {
         Ok(())
     }
 
-    /// Applies `change` to the groups of all edits of a part that are not left out.
+    /// Writes what `bytes_of` returns over the bytes of every edit of a part that is not left out.
     ///
     /// # Safety
     ///
-    /// A thread that executes the text must be able to continue with the bytes that `change` writes.
+    /// A thread that executes the text must be able to continue with these bytes.
     pub(crate) unsafe fn write(
         &mut self,
         part: (usize, usize),
-        change: impl Fn(&mut [u8], &TextEdit),
+        bytes_of: impl Fn(&TextEdit) -> [u8; 8],
     ) -> Result<(), Failure> {
         for span in Spans::of(self.batch, part) {
             let span = span?;
-            let text = text_of(&mut self.room, span)?;
             let marks = self.marks.bytes();
-            let wanted = |index: usize| is(marks, index, Mark::Wanted);
-            if !(span.edits.0..span.edits.1).any(wanted) {
+            let wanted = |index: &usize| is(marks, *index, Mark::Wanted);
+            let indices = (span.edits.0..span.edits.1).filter(wanted);
+            let edits = indices.filter_map(|index| self.batch.get(index));
+            if span.edits.1 - span.edits.0 <= FEW_EDITS {
+                for edit in edits {
+                    let bytes = bytes_of(&edit);
+                    let bytes = bytes.get(..usize::from(edit.length)).unwrap_or_default();
+                    // SAFETY: the caller's promise.
+                    unsafe { self.memory.write(edit.address, bytes) }?;
+                }
                 continue;
             }
+            let mut edits = edits.peekable();
+            if edits.peek().is_none() {
+                continue;
+            }
+            let text = text_of(&mut self.room, span)?;
             self.memory.read(span.address, text)?;
-            for index in (span.edits.0..span.edits.1).filter(|&index| wanted(index)) {
-                if let Some(edit) = self.batch.get(index)
-                    && let Some(group) = group_of(text, span, &edit)
-                {
-                    change(group, &edit);
+            for edit in edits {
+                if let Some(group) = group_of(text, span, &edit) {
+                    let bytes = group.iter_mut().zip(bytes_of(&edit));
+                    for (byte, new) in bytes.take(usize::from(edit.length)) {
+                        *byte = new;
+                    }
                 }
             }
             // SAFETY: the caller's promise.

@@ -53,6 +53,7 @@ pub(crate) fn reply(bytes: &[u8; REPLY_BYTES]) -> Reply {
         detail: from.u32(),
         count: from.u64(),
         stop_ns: from.u64(),
+        changing_ns: from.u64(),
     }
 }
 
@@ -109,7 +110,7 @@ mod tests {
             "the last field ends where the struct does"
         );
         let bytes: [u8; REPLY_BYTES] = std::array::from_fn(|at| at as u8);
-        assert_eq!(reply(&bytes).stop_ns.to_ne_bytes(), bytes[16..]);
+        assert_eq!(reply(&bytes).changing_ns.to_ne_bytes(), bytes[24..]);
     }
 
     #[test]

@@ -298,7 +298,7 @@ impl Conversation {
         let reply = loop {
             let reply = self.channel.ask(&command, Some(memory.as_fd()))?;
             if mode == TextMode::Live {
-                self.stops.note(reply.stop_ns);
+                self.stops.note(reply.stop_ns, reply.changing_ns);
             }
             match answer("replacing text", reply) {
                 Err(failure) if failure.passing() && attempt < ATTEMPTS => attempt += 1,

@@ -347,6 +347,13 @@ impl Remote {
         self.0.settled(exchange)
     }
 
+    /// Sum of the time, in nanoseconds, in which the text of programs was being changed so far: threads stood, or met
+    /// traps.
+    #[must_use]
+    pub fn changing_ns(&self) -> u64 {
+        self.0.stops.so_far().changing_ns
+    }
+
     /// Addresses of a choice that cannot be patched, with reasons; `None` if it was not placed in any
     /// program yet.
     #[must_use]

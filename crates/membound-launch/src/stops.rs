@@ -11,10 +11,12 @@ pub struct Stops {
     pub counts: Vec<u64>,
     /// The longest stop, in nanoseconds.
     pub longest_ns: u64,
+    /// Sum of the time, in nanoseconds, in which text was being changed: threads stood, or met traps.
+    pub changing_ns: u64,
 }
 
 impl Stops {
-    fn note(&mut self, stop_ns: u64) {
+    fn note(&mut self, stop_ns: u64, changing_ns: u64) {
         const NS_IN_US: u64 = 1000;
         let digits = (u64::BITS - (stop_ns / NS_IN_US).leading_zeros()) as usize;
         if self.counts.len() <= digits {
@@ -22,6 +24,7 @@ impl Stops {
         }
         self.counts[digits] += 1;
         self.longest_ns = self.longest_ns.max(stop_ns);
+        self.changing_ns += changing_ns;
     }
 }
 
@@ -30,10 +33,10 @@ impl Stops {
 pub(crate) struct StopLog(Mutex<Stops>);
 
 impl StopLog {
-    /// Counts a change whose longest stop took `stop_ns`.
-    pub(crate) fn note(&self, stop_ns: u64) {
+    /// Counts a change that took `changing_ns`, and whose longest stop took `stop_ns`.
+    pub(crate) fn note(&self, stop_ns: u64, changing_ns: u64) {
         let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        stops.note(stop_ns);
+        stops.note(stop_ns, changing_ns);
     }
 
     /// All changes so far.
@@ -51,10 +54,10 @@ mod tests {
     fn stops_are_counted_by_their_binary_digits_in_microseconds() {
         let log = StopLog::default();
         for stop_ns in [0, 999, 1000, 1999, 2000, 3999, 1_000_000] {
-            log.note(stop_ns);
+            log.note(stop_ns, 5);
         }
         let stops = log.so_far();
         assert_eq!(stops.counts, [2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(stops.longest_ns, 1_000_000);
+        assert_eq!((stops.longest_ns, stops.changing_ns), (1_000_000, 35));
     }
 }

@@ -13,8 +13,8 @@ const UNTAKEN_NS: f64 = 1.0;
 const CONTENDED_NS: f64 = 60.0;
 /// The same where executions are counted with locked instructions.
 const LOCKED_NS: f64 = 12.0;
-/// Nanoseconds per exchange of patches: text pages are copied for the process, cores are interrupted so that
-/// they refetch the text, and threads run into traps meanwhile. Measured with a compiler of 25 MB.
+/// Nanoseconds per exchange of patches, beside the time that programs measure themselves: text pages are copied for
+/// the process, and cores are interrupted so that they refetch the text. Measured with a compiler of 25 MB.
 pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
 /// Nanoseconds per recorded execution: fences, time stamps, a call into the agent.
 const TAKEN_NS: f64 = 250.0;

@@ -24,6 +24,8 @@ pub(crate) trait Patcher {
     fn settled(&self, exchange: u64) -> bool;
     /// See [`Remote::executed`].
     fn executed(&self, choice: &Choice) -> Option<Vec<Executed>>;
+    /// See [`Remote::changing_ns`].
+    fn changing_ns(&self) -> u64;
     /// See [`Remote::refused`].
     fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>>;
     /// See [`Remote::arm`].
@@ -54,6 +56,10 @@ impl Patcher for Running<'_> {
 
     fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
         self.remote.executed(choice)
+    }
+
+    fn changing_ns(&self) -> u64 {
+        self.remote.changing_ns()
     }
 
     fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>> {

@@ -102,6 +102,9 @@ pub(crate) struct Windows {
     patience_ns: u64,
     /// CPU time that programs took during the last three exchanges.
     exchanges_ns: [u64; 3],
+    /// Time of changes of text that was charged so far, and what programs lost to it.
+    charged_ns: u64,
+    lost_to_changes_ns: f64,
     /// Consecutive failed windows: not exchanged in time, or closed because programs made no progress.
     failures: u32,
     progress: Progress,
@@ -134,6 +137,8 @@ impl Windows {
             is_deferred: false,
             patience_ns: FIRST_EXCHANGE_TIMEOUT_NS,
             exchanges_ns: [0; 3],
+            charged_ns: 0,
+            lost_to_changes_ns: 0.0,
             failures: 0,
             progress: Progress::default(),
             until_look: Duration::ZERO,
@@ -265,9 +270,29 @@ impl Windows {
         hot: &[(SiteId, f64)],
         sites: &mut Sites,
     ) -> Option<Closed> {
+        self.charge_changes(patcher);
         let closed = self.go_on(patcher, now, hot, sites);
         self.until_look = self.look_after(now);
         closed
+    }
+
+    /// Charges the time that programs lost to changes of their text since the last call: all of their threads stood,
+    /// or met traps.
+    fn charge_changes(&mut self, patcher: &impl Patcher) {
+        let changing_ns = patcher.changing_ns();
+        let new_ns =
+            changing_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, changing_ns));
+        let busy = match self.progress.last_busy() {
+            0.0 => 1.0,
+            known => known,
+        };
+        self.lost_to_changes_ns += busy * new_ns as f64;
+        self.budget.spend(busy * new_ns as f64);
+    }
+
+    /// Nanoseconds that programs have lost to changes of their text so far.
+    pub(crate) const fn lost_to_changes_ns(&self) -> f64 {
+        self.lost_to_changes_ns
     }
 
     fn go_on(
@@ -445,6 +470,7 @@ mod tests {
     struct Programs {
         asked: Cell<u64>,
         done: Cell<u64>,
+        changing_ns: Cell<u64>,
     }
 
     impl Patcher for Programs {
@@ -463,6 +489,10 @@ mod tests {
 
         fn executed(&self, _: &Choice) -> Option<Vec<Executed>> {
             None
+        }
+
+        fn changing_ns(&self) -> u64 {
+            self.changing_ns.get()
         }
 
         fn refused(&self, _: &Choice) -> Option<Vec<(u64, Refusal)>> {
@@ -493,6 +523,29 @@ mod tests {
         assert!(limited.permits(16_100_000_000));
         limited.clear(16_200_000_000);
         assert_eq!(limited.stood_cpu_ns, 100_000_000, "none stood since");
+    }
+
+    #[test]
+    fn the_time_in_which_text_is_changed_is_charged_once() {
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        let programs = Programs::default();
+        let mut windows = Windows::new(0.05, wants);
+        let left_ns = windows.budget.left_ns(0);
+        programs.changing_ns.set(2_000_000);
+        windows.charge_changes(&programs);
+        windows.charge_changes(&programs);
+        assert_eq!(left_ns - windows.budget.left_ns(0), 2e6);
+        windows.progress.busy.fill(1.5);
+        programs.changing_ns.set(4_000_000);
+        windows.charge_changes(&programs);
+        assert_eq!(
+            left_ns - windows.budget.left_ns(0),
+            5e6,
+            "all threads lose it"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const HELLO_MAGIC: u32 = u32::from_ne_bytes(*b"mbnd");
 
 /// Version of the protocol. Launcher and agent come from one binary, so this only guards against a stale
 /// agent.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 numbered! {
     /// Why the agent starts a conversation.
@@ -209,6 +209,8 @@ pub struct Reply {
     /// Longest time in nanoseconds that a thread of the program stood still or waited for changes of text
     /// since the previous reply.
     pub stop_ns: u64,
+    /// Time in nanoseconds since then in which text was being changed: threads stood, or met traps.
+    pub changing_ns: u64,
 }
 
 numbered! {

@@ -353,6 +353,7 @@ impl Conversation {
             detail: word(4),
             count: u64::from_ne_bytes(packet[8..16].try_into().unwrap()),
             stop_ns: u64::from_ne_bytes(packet[16..24].try_into().unwrap()),
+            changing_ns: u64::from_ne_bytes(packet[24..32].try_into().unwrap()),
         }
     }
 

@@ -44,7 +44,8 @@ impl Driver {
             &mut self.sites,
             &mut self.objects,
         );
-        self.meta.lost_cpu_ns = self.lost_outside_ns() as u64;
+        let lost_ns = self.lost_outside_ns() + self.windows.lost_to_changes_ns();
+        self.meta.lost_cpu_ns = lost_ns as u64;
         self.meta.own_cpu_ns =
             cpu_time::of_this_process().saturating_sub(self.costs.own_cpu_before_ns);
         self.is_complete = true;
