@@ -41,8 +41,19 @@ pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
 
 /// Cost of recording to the program.
 pub(crate) fn overhead(run: &RunData) -> Overhead {
-    let (mut inside, mut all) = (0_u128, 0_u128);
+    // The agent's own threads run beside those of the program.
+    let agents: HashSet<ThreadId> = (0..)
+        .map(ThreadId)
+        .zip(&run.threads)
+        .filter(|(_, thread)| thread.is_agents(run.processes[thread.process.index()].pid))
+        .map(|(id, _)| id)
+        .collect();
+    let (mut inside, mut all, mut agents_ns) = (0_u128, 0_u128, 0);
     for sample in &run.samples {
+        if agents.contains(&sample.thread) {
+            agents_ns += sample.weight_ns;
+            continue;
+        }
         let weight = u128::from(sample.weight_ns);
         all += weight;
         if is_own(run, run.stacks[sample.stack.index()].frame) {
@@ -50,7 +61,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
         }
     }
     // CPU time of the program's threads, including what recording took of it.
-    let threads_ns = run.threads.iter().filter_map(|thread| thread.cpu_ns);
+    let threads_ns = run.own_threads().filter_map(|thread| thread.cpu_ns);
     let cpu_ns = threads_ns.map(u128::from).sum::<u128>().max(all) as f64;
     let lost_ns = run.meta.lost_cpu_ns as f64 + inside as f64;
     let (held_ns, elapsed_ns) = (run.meta.held_ns as f64, run.meta.elapsed_ns as f64);
@@ -58,7 +69,7 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
         // A program that mostly sleeps is not longer by as many times as its CPU time was taken.
         cost_fraction: slowdown_share(lost_ns, cpu_ns.max(elapsed_ns))
             + slowdown_share(held_ns, elapsed_ns),
-        own_cpu_s: seconds(run.meta.own_cpu_ns),
+        own_cpu_s: seconds(run.meta.own_cpu_ns + agents_ns),
         inside_fraction: if all == 0 {
             0.0
         } else {

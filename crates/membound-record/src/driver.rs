@@ -139,6 +139,8 @@ pub(crate) struct Driver {
     /// Estimates what the recorder's own CPU time costs the programs; below, the CPU time before that.
     interference: Interference,
     own_before_ns: u64,
+    /// CPU time in samples of the agent's own threads.
+    agent_threads_ns: u64,
     /// CPU time that the programs have lost so far to the recorder running beside them.
     lost_beside_ns: f64,
     waited: Waited,
@@ -261,6 +263,7 @@ impl Driver {
             cpu_time: CpuTime::default(),
             interference,
             own_before_ns: cpu_time::of_this_process(),
+            agent_threads_ns: 0,
             lost_beside_ns: 0.0,
             waited: Waited::default(),
             others: Others::here(),

@@ -448,6 +448,23 @@ fn membounds_own_code_is_no_time_of_the_program() {
         "inside",
     );
     assert!(after.functions.iter().all(|row| row.module != "[agent]"));
+    // The same in a thread of the agent takes no time from the program's.
+    let agents = membound_run::ThreadId(run.threads.len() as u32);
+    run.threads.push(membound_run::Thread {
+        tid: run.processes[0].pid + 1,
+        name: "membound-agent".to_owned(),
+        ..run.threads[0].clone()
+    });
+    let mut beside_ns = 0;
+    for sample in run.samples.iter_mut().rev().take(1000) {
+        sample.thread = agents;
+        beside_ns += sample.weight_ns;
+    }
+    let beside = views(&run).profile.overhead;
+    assert_eq!(beside.inside_fraction, 0.0);
+    assert!(beside.cost_fraction < after.overhead.cost_fraction);
+    let more_s = beside.own_cpu_s - after.overhead.own_cpu_s;
+    near(more_s, beside_ns as f64 / 1e9, 1e-9, "CPU time beside");
     assert!(after.memory_bound.fraction >= before.memory_bound.fraction - 1e-9);
 }
 

@@ -86,6 +86,9 @@ impl Driver {
         }
         self.sampled_ns += sample.weight_ns;
         self.sampled_squares_ns2 += (sample.weight_ns as f64).powi(2);
+        if sample.owner == Owner::Agent {
+            self.agent_threads_ns += sample.weight_ns;
+        }
         // The agent's thread executes no patches, so no count races with it.
         if sample.owner == Owner::Program {
             self.recent

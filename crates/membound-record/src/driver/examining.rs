@@ -92,7 +92,7 @@ impl Driver {
     }
 
     fn may_examine(&self) -> bool {
-        let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
+        let own_ns = self.own_ns();
         let is_affordable = match self.can_wait() {
             true => self.interference.may_go_on(own_ns),
             false => self.interference.may_prepare_windows(own_ns),
@@ -110,7 +110,7 @@ impl Driver {
     pub(super) fn update_interference(&mut self, now_ns: u64) {
         self.interference_read_ns = now_ns;
         let now = super::patching::now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        let own_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
+        let own_ns = self.own_ns();
         let pids = crate::lock(&self.world).alive().into_iter();
         self.lost_beside_ns = self.interference.lost_ns(Totals {
             t_ns: now_ns,
@@ -130,6 +130,12 @@ impl Driver {
         membound_launch::lack_processors(!self.over && self.interference.lacks_processors());
     }
 
+    /// CPU time in nanoseconds of the recorder and of its threads inside programs.
+    fn own_ns(&self) -> u64 {
+        let here_ns = cpu_time::of_this_process().saturating_sub(self.own_before_ns);
+        here_ns + self.agent_threads_ns
+    }
+
     /// Number of threads that were sampled lately.
     fn active_threads(&self, now_ns: u64) -> usize {
         let since_ns = now_ns.saturating_sub(ACTIVE_NS);
@@ -137,8 +143,8 @@ impl Driver {
         sampled.filter(|(t_ns, _)| *t_ns >= since_ns).count()
     }
 
-    /// CPU time in nanoseconds that the programs have lost outside their patched code: to the recorder
-    /// running beside them, and to the kernel's timers and samples.
+    /// CPU time in nanoseconds that the programs have lost outside their patched code: to the recorder and its
+    /// threads running beside them, and to the kernel's timers and samples.
     pub(super) fn lost_outside_ns(&self) -> f64 {
         self.lost_beside_ns + self.switching_ns + self.samples as f64 * self.costs.sample_ns
     }

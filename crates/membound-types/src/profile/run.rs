@@ -64,9 +64,9 @@ pub struct Overhead {
     /// Estimated slowdown of the program due to recording, as a share of its time without recording.
     #[serde(default)]
     pub cost_fraction: f64,
-    /// CPU time of membound's own process, in seconds.
+    /// CPU time of membound's own process and of its threads inside the program, in seconds.
     pub own_cpu_s: f64,
-    /// Share of the program's samples that were in membound's code within it.
+    /// Share of the samples of the program's threads that were in membound's code.
     pub inside_fraction: f64,
     /// Longest time in milliseconds that a thread of the program was stopped, or waited for a change of its
     /// code; absent if no code was to be changed.
