@@ -145,7 +145,7 @@ fn changes(comparison: &RunComparison) -> Markup {
     html! {
         p.reading { "Stalled time of functions, lines and objects; a dash where a run did not have it." }
         @if real.is_empty() {
-            p { "No stall changed by more than noise." }
+            p { "The stall of no function, line or object changed by more than its interval." }
         } @else {
             (table(&real, &columns(comparison), "stalls that changed"))
         }

@@ -159,8 +159,8 @@ fn changes(out: &mut Out, comparison: &RunComparison) {
         out.line(&match noise.len() {
             0 => "No function, line or object was found in both.".to_owned(),
             many => format!(
-                "No stall changed by more than noise ({} compared).",
-                units::plural(many, "group")
+                "The stall of no function, line or object changed by more than its interval ({} compared).",
+                many
             ),
         });
         return;
