@@ -43,9 +43,11 @@ pub(super) enum Fact {
     HugePool,
     /// The kernel has no transparent huge pages.
     NoHugePages,
+    /// The processor has no 512-bit vectors.
+    NoAvx512,
 }
 
-const FACTS: [(&str, Fact); 14] = [
+const FACTS: [(&str, Fact); 15] = [
     ("amd", Fact::Amd),
     ("intel", Fact::Intel),
     ("not-x86", Fact::NotX86),
@@ -60,6 +62,7 @@ const FACTS: [(&str, Fact); 14] = [
     ("no-published-window", Fact::NoPublishedWindow),
     ("huge-pool", Fact::HugePool),
     ("no-huge-pages", Fact::NoHugePages),
+    ("no-avx512", Fact::NoAvx512),
 ];
 
 impl FromStr for Kind {
@@ -80,6 +83,14 @@ impl FromStr for Kind {
             ),
         }
     }
+}
+
+/// Whether this processor has 512-bit vectors of single words.
+fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The machine that the tests run on.
@@ -114,6 +125,7 @@ impl Machine {
             (Fact::NoPublishedWindow, cpu.published_rob.is_none()),
             (Fact::HugePool, pool),
             (Fact::NoHugePages, conditions.thp.known().is_none()),
+            (Fact::NoAvx512, !has_avx512()),
         ];
         let holding = facts.into_iter().filter(|(_, holds)| *holds);
         Self {

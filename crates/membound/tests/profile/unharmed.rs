@@ -256,7 +256,7 @@ fn processes_that_run_already_are_sampled_and_live_on() {
     let _alone = alone();
     let home = tempfile::tempdir().expect("there is room for a directory");
     let mut child = Command::new(&program)
-        .args(["spins", "4000"])
+        .args(["spins", "60000"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
@@ -287,6 +287,8 @@ fn processes_that_run_already_are_sampled_and_live_on() {
         child.try_wait().expect("it is ours").is_none(),
         "it runs on"
     );
+    // SAFETY: a call without memory; the child was not waited for, so that the number is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
     let status = child.wait().expect("it is ours");
     assert!(status.success());
     let report = membound(home.path())
