@@ -41,16 +41,10 @@ pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
 
 /// Cost of recording to the program.
 pub(crate) fn overhead(run: &RunData) -> Overhead {
-    // The agent's own threads run beside those of the program.
-    let agents: HashSet<ThreadId> = (0..)
-        .map(ThreadId)
-        .zip(&run.threads)
-        .filter(|(_, thread)| thread.is_agents(run.processes[thread.process.index()].pid))
-        .map(|(id, _)| id)
-        .collect();
     let (mut inside, mut all, mut agents_ns) = (0_u128, 0_u128, 0);
     for sample in &run.samples {
-        if agents.contains(&sample.thread) {
+        // The agent's own threads run beside those of the program.
+        if run.is_agents(&run.threads[sample.thread.index()]) {
             agents_ns += sample.weight_ns;
             continue;
         }

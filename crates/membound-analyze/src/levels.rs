@@ -130,7 +130,7 @@ pub(crate) fn threads(context: &Context<'_>) -> Vec<(ThreadId, ThreadRow)> {
         .iter()
         .zip(sums)
         .enumerate()
-        .filter(|(_, (thread, _))| !thread.is_agents(run.processes[thread.process.index()].pid))
+        .filter(|(_, (thread, _))| !run.is_agents(thread))
         .filter(|(index, _)| context.is_selected(ThreadId(*index as u32)))
         .map(|(index, (thread, mut sum))| {
             let id = ThreadId(index as u32);

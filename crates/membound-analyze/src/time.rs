@@ -69,7 +69,7 @@ impl Times {
             };
             // The agent's thread does not belong to the program: its sleep must not count as idle time.
             let image = &run.processes[thread.process.index()];
-            if thread.is_agents(image.pid) {
+            if run.is_agents(thread) {
                 time.cpu_ns = 0;
                 time.sampled_ns = 0;
                 continue;

@@ -351,7 +351,7 @@ impl Remote {
     /// traps.
     #[must_use]
     pub fn changing_ns(&self) -> u64 {
-        self.0.stops.so_far().changing_ns
+        self.0.stops.changing_ns()
     }
 
     /// Addresses of a choice that cannot be patched, with reasons; `None` if it was not placed in any

@@ -1,6 +1,6 @@
 //! How long changes of running text stopped threads of the programs.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Histogram of live changes of text, by the longest time that a thread stood still or waited in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,14 +35,21 @@ pub(crate) struct StopLog(Mutex<Stops>);
 impl StopLog {
     /// Counts a change that took `changing_ns`, and whose longest stop took `stop_ns`.
     pub(crate) fn note(&self, stop_ns: u64, changing_ns: u64) {
-        let mut stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        stops.note(stop_ns, changing_ns);
+        self.lock().note(stop_ns, changing_ns);
     }
 
     /// All changes so far.
     pub(crate) fn so_far(&self) -> Stops {
-        let stops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        stops.clone()
+        self.lock().clone()
+    }
+
+    /// [`Stops::changing_ns`] so far.
+    pub(crate) fn changing_ns(&self) -> u64 {
+        self.lock().changing_ns
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stops> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -506,6 +506,15 @@ mod tests {
         }
     }
 
+    /// Windows of latencies and counts, which may cost a twentieth.
+    fn latencies_only() -> Windows {
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        Windows::new(0.05, wants)
+    }
+
     #[test]
     fn patches_stand_for_a_small_share_of_the_time_of_servers() {
         let mut limited = Limited {
@@ -527,12 +536,8 @@ mod tests {
 
     #[test]
     fn the_time_in_which_text_is_changed_is_charged_once() {
-        let wants = Wants {
-            blocks: Wanted::No,
-            bursts: Wanted::No,
-        };
         let programs = Programs::default();
-        let mut windows = Windows::new(0.05, wants);
+        let mut windows = latencies_only();
         let left_ns = windows.budget.left_ns(0);
         programs.changing_ns.set(2_000_000);
         windows.charge_changes(&programs);
@@ -550,11 +555,7 @@ mod tests {
 
     #[test]
     fn a_window_is_looked_at_seldom_and_more_often_towards_its_end() {
-        let wants = Wants {
-            blocks: Wanted::No,
-            bursts: Wanted::No,
-        };
-        let mut windows = Windows::new(0.05, wants);
+        let mut windows = latencies_only();
         windows.progress.busy.fill(2.0);
         let at = |ms: u64| Now {
             processes: 1,
@@ -587,12 +588,8 @@ mod tests {
 
     #[test]
     fn what_fails_again_and_again_is_tried_ever_more_seldom() {
-        let wants = Wants {
-            blocks: Wanted::No,
-            bursts: Wanted::No,
-        };
         let programs = Programs::default();
-        let mut windows = Windows::new(0.05, wants);
+        let mut windows = latencies_only();
         let now = Now {
             processes: 1,
             t_ns: 0,
@@ -618,12 +615,8 @@ mod tests {
             cpu_ns: t_ns,
             threads: Threads::One,
         };
-        let wants = Wants {
-            blocks: Wanted::No,
-            bursts: Wanted::No,
-        };
         let programs = Programs::default();
-        let mut windows = Windows::new(0.05, wants);
+        let mut windows = latencies_only();
         let mut sites = Sites::default();
         assert!(windows.clear_since_ns(5).is_some());
         windows.stand(at(10));

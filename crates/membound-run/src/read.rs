@@ -32,10 +32,13 @@ pub fn is_complete(path: &Path) -> bool {
 impl RunData {
     /// Threads of the programs, without the agent's threads.
     pub fn own_threads(&self) -> impl Iterator<Item = &Thread> {
-        let pid = |thread: &Thread| self.processes[thread.process.index()].pid;
-        self.threads
-            .iter()
-            .filter(move |thread| !thread.is_agents(pid(thread)))
+        self.threads.iter().filter(|thread| !self.is_agents(thread))
+    }
+
+    /// True if `thread`, one of this run, is the agent's.
+    #[must_use]
+    pub fn is_agents(&self, thread: &Thread) -> bool {
+        thread.is_agents(self.processes[thread.process.index()].pid)
     }
 
     /// Reads a run.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Error, bail};
 use membound_platform::{Root, affinity, counters, cpu};
+use membound_rewrite::patch::VectorLevel;
 use membound_types::Timer;
 
 use crate::run::{on_path, root};
@@ -85,14 +86,6 @@ impl FromStr for Kind {
     }
 }
 
-/// Whether this processor has 512-bit vectors of single words.
-fn has_avx512() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::is_x86_feature_detected!("avx512f");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 /// The machine that the tests run on.
 pub(super) struct Machine {
     facts: Vec<Fact>,
@@ -125,7 +118,7 @@ impl Machine {
             (Fact::NoPublishedWindow, cpu.published_rob.is_none()),
             (Fact::HugePool, pool),
             (Fact::NoHugePages, conditions.thp.known().is_none()),
-            (Fact::NoAvx512, !has_avx512()),
+            (Fact::NoAvx512, VectorLevel::detect() != VectorLevel::Avx512),
         ];
         let holding = facts.into_iter().filter(|(_, holds)| *holds);
         Self {

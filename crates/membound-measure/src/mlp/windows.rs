@@ -484,7 +484,8 @@ fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<
             .sibling
             .as_ref()
             .is_some_and(Sibling::is_trusted);
-        for _ in 0..if is_trusted { 2 } else { 3 } {
+        let tries = if is_trusted { 2 } else { 3 };
+        for _ in 0..tries {
             outside = outside && cliff.share(middle, 1)? >= 0.5;
         }
         if outside { high = middle } else { low = middle }

@@ -179,10 +179,10 @@ impl Outline {
 }
 
 impl Plan {
-    /// Plans a module like [`Self::make`], in milliseconds: examines only the functions that may have something to
-    /// patch, and those that refer to them. The other functions may read any state, so a body may save more than
-    /// it needs to. Where bodies switch to other contexts, this is the plan of [`Self::make`]. Calls `outline` if
-    /// the plan needs it.
+    /// Plans a module like [`Self::make`], in milliseconds: examines only the functions that may get patches, and
+    /// the functions that refer to these. Of every other function it assumes the worst that the calling convention
+    /// permits; so a patch may save registers that nobody reads. Where bodies switch to other contexts, this is the
+    /// plan of [`Self::make`]. Calls `outline` if the plan needs it.
     #[must_use]
     pub fn make_locally<'o>(
         image: &Image<'_>,

@@ -89,8 +89,6 @@ pub(crate) fn selection(
 fn threads_by_name(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<ThreadId>> {
     /// Maximum number of threads that the error lists.
     const NAMED: usize = 8;
-    let own =
-        |thread: &membound_run::Thread| thread.is_agents(run.processes[thread.process.index()].pid);
     let mut found: Vec<ThreadId> = Vec::new();
     for wanted in wanted {
         let number = wanted.parse::<u32>().ok();
@@ -98,7 +96,7 @@ fn threads_by_name(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<Threa
         let threads = (0..).map(ThreadId).zip(&run.threads);
         found.extend(
             threads
-                .filter(|(_, thread)| !own(thread))
+                .filter(|(_, thread)| !run.is_agents(thread))
                 .filter(|(_, thread)| thread.name == *wanted || Some(thread.tid) == number)
                 .map(|(id, _)| id),
         );
@@ -106,7 +104,7 @@ fn threads_by_name(run: &RunData, wanted: &[String]) -> anyhow::Result<Vec<Threa
             let mut there: Vec<String> = run
                 .threads
                 .iter()
-                .filter(|thread| !own(thread))
+                .filter(|thread| !run.is_agents(thread))
                 .map(|thread| format!("{} ({})", thread.tid, thread.name))
                 .collect();
             let more = there.len().saturating_sub(NAMED);
