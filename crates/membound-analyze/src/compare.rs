@@ -334,9 +334,9 @@ fn summary(
                 change.name
             ));
         }
-        None => {
-            sentences.push("No function, line or object changed by more than noise.".to_owned())
-        }
+        None => sentences.push(
+            "The stall of no function, line or object changed by more than noise.".to_owned(),
+        ),
     }
     let in_view = [columns.columns.first(), columns.columns.last()];
     for (file, profile) in in_view
