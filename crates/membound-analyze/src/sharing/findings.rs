@@ -81,9 +81,14 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
             (b.sum.stall_ns.total_cmp(&a.sum.stall_ns)).then(a.line.address.cmp(&b.line.address))
         });
         let mut row = finding(context, process, kind, &of_finding);
-        if let Some(costs) = trial_costs(context, &trials, &of_finding) {
-            let part = |thread| weights.part(&of_finding, thread);
-            measure(context, &mut row, (kind, &of_finding), &costs, part);
+        let part = |thread| weights.part(&of_finding, thread);
+        let (lines, users) = lines_and_users(&of_finding);
+        match trials.costs(context, &lines, &users) {
+            Some(costs) => measure(context, &mut row, (kind, &of_finding), &costs, part),
+            None => {
+                let costs = trials.unmeasured_costs(context, &lines, &users);
+                widen(context, &mut row, &costs, part);
+            }
         }
         if row.stall_fraction < thresholds.sharing_cost {
             continue;
@@ -142,16 +147,11 @@ impl Weights {
     }
 }
 
-/// Costs from trials of the threads that contend for `lines`.
-fn trial_costs(
-    context: &Context<'_>,
-    trials: &Trials<'_>,
-    lines: &[Contended<'_>],
-) -> Option<BTreeMap<ThreadId, Cost>> {
+/// The lines of a finding, and the threads that contend for them.
+fn lines_and_users<'a>(lines: &[Contended<'a>]) -> (Vec<&'a Line>, BTreeSet<ThreadId>) {
     let users = lines.iter().flat_map(|line| &line.contention.users);
-    let users: BTreeSet<ThreadId> = users.map(|user| user.thread).collect();
-    let lines: Vec<&Line> = lines.iter().map(|line| line.line).collect();
-    trials.costs(context, &lines, &users)
+    let users = users.map(|user| user.thread).collect();
+    (lines.iter().map(|line| line.line).collect(), users)
 }
 
 /// Replaces estimates from latencies by the costs that trials measured.
@@ -168,13 +168,7 @@ fn measure(
         high: share.high,
         basis: FigureBasis::Measured,
     };
-    // Time from the first to the last sample: the run's elapsed time includes starting the program under
-    // the profiler.
-    let times = || context.run.samples.iter().map(|sample| sample.t_ns);
-    let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
-    let elapsed_ns = elapsed_ns.max(1) as f64;
-    let stretch = 1.0 + crate::info::overhead(context.run).cost_fraction;
-    let (slowed_ns, gain) = trials::saved(elapsed_ns, stretch, costs, part);
+    let (slowed_ns, gain) = saved(context, costs, part);
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),
@@ -187,6 +181,33 @@ fn measure(
         spans: cost.spans,
     });
     row.held = costs.collect();
+}
+
+/// Without trials latencies alone tell the cost, and they do not show stores that wait in a buffer: all of the time
+/// in which threads contend may be saved.
+fn widen(
+    context: &Context<'_>,
+    row: &mut SharedLine,
+    costs: &BTreeMap<ThreadId, Cost>,
+    part: impl Fn(ThreadId) -> f64,
+) {
+    if let Some(gain) = &mut row.predicted_gain {
+        gain.high = gain.high.max(saved(context, costs, part).1.high);
+    }
+}
+
+/// CPU time in nanoseconds that threads would save, and the saved share of the wall time.
+fn saved(
+    context: &Context<'_>,
+    costs: &BTreeMap<ThreadId, Cost>,
+    part: impl Fn(ThreadId) -> f64,
+) -> (f64, trials::Share) {
+    // Time from the first to the last sample: the run's elapsed time includes starting the program under
+    // the profiler.
+    let times = || context.run.samples.iter().map(|sample| sample.t_ns);
+    let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
+    let stretch = 1.0 + crate::info::overhead(context.run).cost_fraction;
+    trials::saved(elapsed_ns.max(1) as f64, stretch, costs, part)
 }
 
 /// Distinguishes findings of one process.

@@ -2,9 +2,10 @@
 //! measured effect, not an inference from latencies.
 //!
 //! A trial gives the factor by which a thread is faster while it runs alone. The factor applies to the time
-//! in which, according to samples, the thread and at least one other were in code that uses the line.
+//! in which, according to samples, the thread and at least one other used the line again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use membound_run::{FrameId, Hold, RunData, ThreadId};
 use membound_types::{Figure, SharedLine};
@@ -23,8 +24,14 @@ const MIN_SPANS_OF_TRIAL: usize = 3;
 /// A span alone is dropped if the thread used less than this part of its usual CPU time: then it waited for
 /// the stopped threads.
 const MIN_USUAL_CPU_SHARE: f64 = 0.5;
-/// Length of the intervals of time within which sampled threads count as running together, in nanoseconds.
-const BIN_NS: u64 = 20_000_000;
+/// A thread uses a line all the time between two samples in code that does so if they are less than this apart,
+/// in nanoseconds …
+const MIN_GAP_NS: u64 = 20_000_000;
+/// … or less than this many times the median of such distances: that is 94 % of them where samples are few and
+/// random, and no pause between phases of which each has many …
+const MEDIAN_GAPS: u64 = 4;
+/// … but never if they are further apart than this.
+const MAX_GAP_NS: u64 = 200_000_000;
 /// Error caused by the trial itself: signals to the thread, changed caches and clock of the core.
 const TRIAL_ERROR: f64 = 0.01;
 /// Error because threads do not run together in all of an interval, and change the course of each other's
@@ -79,7 +86,7 @@ pub(crate) struct Cost {
     pub share: Share,
     /// CPU time in which it contends, in nanoseconds.
     pub time_ns: f64,
-    /// End of the last interval in which it contended, in nanoseconds since the run began.
+    /// Time of the last sample in which it contended, in nanoseconds since the run began.
     pub end_ns: f64,
     /// True if it only waits for the others meanwhile, and ends when they do.
     pub waits: bool,
@@ -92,8 +99,20 @@ struct Contending {
     /// CPU time in nanoseconds, and the part of it in loops that only wait.
     time_ns: f64,
     waiting_ns: f64,
-    /// End of the last such interval, in nanoseconds since the run began.
+    /// Time of the last such sample, in nanoseconds since the run began.
     end_ns: f64,
+}
+
+impl Contending {
+    fn cost(self, share: Share, spans: u64) -> Cost {
+        Cost {
+            share,
+            time_ns: self.time_ns,
+            end_ns: self.end_ns,
+            waits: self.waiting_ns > MIN_WAITING_SHARE * self.time_ns,
+            spans,
+        }
+    }
 }
 
 /// Results of all trials of a run.
@@ -152,21 +171,28 @@ impl<'a> Trials<'a> {
         }
         let times = time_together(context, &self.functions, lines, users);
         let costs = shares.into_iter().map(|(thread, (share, spans))| {
-            let Contending {
-                time_ns,
-                waiting_ns,
-                end_ns,
-            } = times.get(&thread).copied().unwrap_or_default();
-            let cost = Cost {
-                share,
-                time_ns,
-                end_ns,
-                waits: waiting_ns > MIN_WAITING_SHARE * time_ns,
-                spans,
-            };
-            (thread, cost)
+            let contending = times.get(&thread).copied().unwrap_or_default();
+            (thread, contending.cost(share, spans))
         });
         Some(costs.collect())
+    }
+
+    /// The same where trials measured nothing: anything from nothing to all of the threads' time.
+    pub(crate) fn unmeasured_costs(
+        &self,
+        context: &Context<'_>,
+        lines: &[&Line],
+        users: &BTreeSet<ThreadId>,
+    ) -> BTreeMap<ThreadId, Cost> {
+        let share = Share {
+            value: 0.0,
+            low: 0.0,
+            high: 1.0,
+        };
+        let times = time_together(context, &self.functions, lines, users);
+        let costs = times.into_iter();
+        let costs = costs.map(|(thread, contending)| (thread, contending.cost(share, 0)));
+        costs.collect()
     }
 }
 
@@ -259,13 +285,66 @@ fn variance_of_mean(values: &[f64]) -> f64 {
     squares / (count * (count - 1.0)) / (mean * mean)
 }
 
-/// By thread: the time in which it and another of `users` were in code that uses `lines`.
+/// By thread: the time in which it and another of `users` used `lines` again and again.
+///
+/// Whatever a thread executes meanwhile counts, since trials measure all of its time: the stores that other
+/// threads delay also delay the caller of the function in which they stand.
 fn time_together(
     context: &Context<'_>,
     functions: &Functions<'_>,
     lines: &[&Line],
     users: &BTreeSet<ThreadId>,
 ) -> BTreeMap<ThreadId, Contending> {
+    let run = context.run;
+    let uses = stacks_that_use(context, lines);
+    let of_users = || {
+        let samples = run.samples.iter();
+        samples.filter(|sample| users.contains(&sample.thread))
+    };
+    let mut times_of_use: BTreeMap<ThreadId, Vec<u64>> = BTreeMap::new();
+    for sample in of_users().filter(|sample| uses[sample.stack.index()]) {
+        let of_thread = times_of_use.entry(sample.thread).or_default();
+        of_thread.push(sample.t_ns);
+    }
+    let periods: BTreeMap<ThreadId, Vec<RangeInclusive<u64>>> = times_of_use
+        .into_iter()
+        .map(|(thread, times)| (thread, periods_of_use(times)))
+        .collect();
+    let within = |thread: &ThreadId, t_ns: u64| {
+        periods.get(thread).is_some_and(|periods| {
+            let next = periods.partition_point(|period| *period.end() < t_ns);
+            periods.get(next).is_some_and(|it| it.contains(&t_ns))
+        })
+    };
+    let mut waiting: FxHashMap<FrameId, bool> = FxHashMap::default();
+    let mut waits = |frame: FrameId| {
+        *waiting.entry(frame).or_insert_with(|| {
+            let at = &run.frames[frame.index()];
+            at.module
+                .is_some_and(|module| waits_at(functions, module, at.address))
+        })
+    };
+    let mut times: BTreeMap<ThreadId, Contending> = BTreeMap::new();
+    for sample in of_users() {
+        let others = || users.iter().filter(|other| **other != sample.thread);
+        if within(&sample.thread, sample.t_ns) && others().any(|it| within(it, sample.t_ns)) {
+            let of_thread = context.times.thread(sample.thread);
+            // Scale samples to the kernel's count of CPU time, which includes time without samples.
+            let scale = of_thread.cpu_ns as f64 / (of_thread.sampled_ns as f64).max(1.0);
+            let scaled_ns = sample.weight_ns as f64 * scale.max(1.0);
+            let time = times.entry(sample.thread).or_default();
+            time.time_ns += scaled_ns;
+            if waits(run.stacks[sample.stack.index()].frame) {
+                time.waiting_ns += scaled_ns;
+            }
+            time.end_ns = time.end_ns.max(sample.t_ns as f64);
+        }
+    }
+    times
+}
+
+/// By stack: true if it is in a function that uses `lines`, or one called from there.
+fn stacks_that_use(context: &Context<'_>, lines: &[&Line]) -> Vec<bool> {
     let run = context.run;
     let observations = lines.iter().flat_map(|line| &line.observations);
     let code_of_lines: BTreeSet<FunctionId> = observations
@@ -280,41 +359,25 @@ fn time_together(
         let inside = code_of_lines.contains(&context.places.function_of(stack.frame));
         uses.push(inside || called);
     }
-    let mut waiting: FxHashMap<FrameId, bool> = FxHashMap::default();
-    let mut waits = |frame: FrameId| {
-        *waiting.entry(frame).or_insert_with(|| {
-            let at = &run.frames[frame.index()];
-            at.module
-                .is_some_and(|module| waits_at(functions, module, at.address))
-        })
-    };
-    let mut bins: BTreeMap<u64, BTreeMap<ThreadId, (u64, u64)>> = BTreeMap::new();
-    for sample in &run.samples {
-        if users.contains(&sample.thread) && uses[sample.stack.index()] {
-            let bin = bins.entry(sample.t_ns / BIN_NS).or_default();
-            let (all_ns, waiting_ns) = bin.entry(sample.thread).or_default();
-            *all_ns += sample.weight_ns;
-            if waits(run.stacks[sample.stack.index()].frame) {
-                *waiting_ns += sample.weight_ns;
-            }
-        }
-    }
-    let mut times: BTreeMap<ThreadId, Contending> = BTreeMap::new();
-    for (bin, threads) in bins {
-        if threads.len() < 2 {
-            continue;
-        }
-        for (thread, (all_ns, waiting_ns)) in threads {
-            let time = times.entry(thread).or_default();
-            let of_thread = context.times.thread(thread);
-            // Scale samples to the kernel's count of CPU time, which includes time without samples.
-            let scale = of_thread.cpu_ns as f64 / (of_thread.sampled_ns as f64).max(1.0);
-            time.time_ns += all_ns as f64 * scale.max(1.0);
-            time.waiting_ns += waiting_ns as f64 * scale.max(1.0);
-            time.end_ns = ((bin + 1) * BIN_NS) as f64;
-        }
-    }
+    uses
+}
+
+/// The periods, in ascending order, in which a thread uses lines, from the times of its samples in code that
+/// does so. A period reaches half of the shortest gap beyond its first and last samples.
+fn periods_of_use(mut times: Vec<u64>) -> Vec<RangeInclusive<u64>> {
+    times.sort_unstable();
+    let mut distances: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    distances.sort_unstable();
+    let median = distances
+        .get(distances.len().saturating_sub(1) / 2)
+        .copied()
+        .unwrap_or(0);
+    let gap_ns = (MEDIAN_GAPS * median).clamp(MIN_GAP_NS, MAX_GAP_NS);
+    let margin = MIN_GAP_NS / 2;
     times
+        .chunk_by(|before, after| after - before <= gap_ns)
+        .map(|period| period[0].saturating_sub(margin)..=period[period.len() - 1] + margin)
+        .collect()
 }
 
 /// CPU time in nanoseconds that the threads would save, and the saved share of the wall time.
@@ -436,6 +499,29 @@ mod tests {
             row.progress /= 40;
         }
         assert_eq!(shared(&waiting), None);
+    }
+
+    #[test]
+    fn a_line_is_used_between_samples_that_are_close() {
+        let ms = |times: &[u64]| -> Vec<u64> { times.iter().map(|it| it * 1_000_000).collect() };
+        let periods = |times: &[u64]| -> Vec<[u64; 2]> {
+            let periods = periods_of_use(ms(times));
+            let ends = periods.iter().map(|it| [*it.start(), *it.end()]);
+            ends.map(|ends| ends.map(|end| end / 1_000_000)).collect()
+        };
+        assert_eq!(periods(&[]), Vec::<[u64; 2]>::new());
+        assert_eq!(periods(&[5, 100, 15]), [[0, 25], [90, 110]]);
+        assert_eq!(
+            periods(&[50, 90, 120, 160, 280, 310, 1000]),
+            [[40, 320], [990, 1010]],
+            "one sample in many is in this code"
+        );
+        assert_eq!(
+            periods(&[100, 105, 110, 200, 205, 210]),
+            [[90, 120], [190, 220]],
+            "phases are apart"
+        );
+        assert_eq!(periods(&[100, 5000]), [[90, 110], [4990, 5010]]);
     }
 
     #[test]

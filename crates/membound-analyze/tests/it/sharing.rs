@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use membound_run::{FrameId, Hold, RunData, SiteKind, ThreadId, Watched};
+use membound_run::{FrameId, Hold, RunData, Sample, SiteKind, StackId, ThreadId, Watched};
 use membound_types::{Basis, InsightKind, Profile, SharedLine};
 
 use crate::synthetic::{AccessSite, From, Like, Synthetic, Target};
@@ -59,7 +59,7 @@ impl Two {
     }
 }
 
-/// Two threads that sum into elements of `element` bytes.
+/// Two threads that sum into elements of `element` bytes. The last stack is that of their caller, without samples.
 fn summing(element: u64, from: From) -> RunData {
     let mut two = Two::new();
     let array = two.array(512);
@@ -69,6 +69,7 @@ fn summing(element: u64, from: From) -> RunData {
         two.work(which, load, 0.0..5.0, from, &array, bytes.clone());
         two.work(which, add, 5.0..10.0, from, &array, bytes);
     }
+    two.program.stack(&[("steps", "sum.c", 20)]);
     two.program.finish()
 }
 
@@ -514,6 +515,26 @@ fn results_of_trials_replace_estimates_from_latencies() {
     assert!((line.stall_fraction - 0.6).abs() < 0.05, "{line:?}");
     assert!(profile.memory_bound.fraction >= line.stall_fraction);
     assert_eq!(profile.findings[0].kind, InsightKind::FalseSharing);
+}
+
+#[test]
+fn delayed_stores_delay_the_function_around_them_too() {
+    let mut run = tried(summing(40, From::Core), 2.0, 5.0);
+    let caller = StackId(run.stacks.len() as u32 - 1);
+    for sample in run.samples.iter_mut().step_by(3) {
+        *sample = Sample {
+            stack: caller,
+            address: None,
+            exact: false,
+            object: None,
+            ..*sample
+        };
+    }
+    let profile = views(&run).profile;
+    let line = only(&profile.false_sharing);
+    let gain = line.predicted_gain.unwrap();
+    assert!((gain.value - 0.6).abs() < 0.05, "{gain:?}");
+    assert!((line.stall_fraction - 0.6).abs() < 0.05, "{line:?}");
 }
 
 #[test]
