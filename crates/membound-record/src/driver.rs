@@ -343,9 +343,13 @@ impl Driver {
             && (self.remote.is_none() || self.is_left_in_peace())
     }
 
-    /// True while nothing is patched in programs that are easily disturbed.
+    /// True while nothing is patched in programs from which each wake-up of the recorder takes too much.
     fn is_left_in_peace(&self) -> bool {
-        self.is_easily_disturbed() && self.windows.is_clear()
+        self.prefers_peace() && (self.windows.is_clear() || self.trials.is_trying())
+    }
+
+    fn prefers_peace(&self) -> bool {
+        self.is_easily_disturbed() || self.in_the_way
     }
 
     /// True for programs that serve requests, and for those whose threads switch often.
@@ -413,7 +417,7 @@ impl Driver {
             self.update_interference(now_ns);
         }
         self.examine(now_ns);
-        if self.is_easily_disturbed() {
+        if self.prefers_peace() {
             // For good: what was collected rarely until now arrives that late once more.
             self.delay_ns = CALM_DELAY_NS;
         }

@@ -33,12 +33,17 @@ const ROUNDS: u32 = 8;
 const DUTY: f64 = 0.02;
 /// The same in programs that serve requests.
 const SERVED_DUTY: f64 = 0.005;
+/// After this many trials with a result, further ones are made less and less often.
+const ENOUGH_TRIALS: f64 = 6.0;
+/// The pause after trials without a result doubles this many times at most.
+const MAX_DOUBLINGS: u32 = 5;
 /// How long a trial may take before it is given up.
 const PROGRAM_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Spans of either kind needed to find a word that counts progress.
 const MIN_SPANS: usize = 3;
-/// A word counts progress if its growth per CPU time varies by less than this while the thread runs alone …
-const STEADY: f64 = 0.1;
+/// A word counts progress if its growth per CPU time varies by less than this while the thread runs alone: a core's
+/// other hardware thread slows it by up to half now and then, and random numbers vary by 0.6 …
+const STEADY: f64 = 0.35;
 /// … and its mean growth in a span is at least this, so that its step size does not matter.
 const MIN_GROWTH: f64 = 30.0;
 /// A word whose growth per nanosecond is this close to 1 is a clock.
@@ -76,6 +81,28 @@ struct Plan {
     threads: Vec<(ThreadId, u32)>,
 }
 
+/// The trials that were made of a set of threads.
+#[derive(Debug, Default)]
+struct Tried {
+    number: u64,
+    /// Trials that measured a thread's progress.
+    with_result: u64,
+    /// Trials since the last of them.
+    in_vain: u32,
+    /// No other trial before this.
+    due_ns: u64,
+}
+
+impl Tried {
+    /// Pauses from now to the next trial, in units of the pause that the permitted share of the time leaves. Trials
+    /// disturb the program and take the budget of the windows: where they show nothing, or enough of them were made,
+    /// they become rare.
+    fn pauses(&self) -> f64 {
+        let in_vain = f64::from(1_u32 << self.in_vain.min(MAX_DOUBLINGS));
+        in_vain.max(self.with_result as f64 / ENOUGH_TRIALS)
+    }
+}
+
 /// Finds lines that threads contend for, and has the agent make trials with them.
 #[derive(Debug)]
 pub(crate) struct Trials {
@@ -84,8 +111,8 @@ pub(crate) struct Trials {
     /// Keys of the lines that changed between threads often enough. Plans are made from these at every step:
     /// most programs have thousands of lines and none of these.
     disputed: BTreeSet<(u32, u64)>,
-    /// How often each set of threads was tried.
-    tried: FxHashMap<Vec<ThreadId>, u64>,
+    /// The trials of each set of threads.
+    tried: FxHashMap<Vec<ThreadId>, Tried>,
     /// The trial that is being made, and when it was requested.
     trying: Option<(Plan, u64)>,
     due_ns: u64,
@@ -156,7 +183,7 @@ impl Trials {
             return;
         }
         windows.give_back(now);
-        let cost_ns = self.end(&plan, held, &running.clock, rows);
+        let cost_ns = self.end((&plan, since_ns), held, &running.clock, rows);
         windows.spend(cost_ns);
     }
 
@@ -182,7 +209,7 @@ impl Trials {
         if now.t_ns < self.due_ns || !windows.is_clear() {
             return;
         }
-        let Some(plan) = self.next_plan() else {
+        let Some(plan) = self.next_plan(now.t_ns) else {
             return;
         };
         let count = plan.threads.len() as u32;
@@ -195,7 +222,7 @@ impl Trials {
         };
         windows.lend();
         self.due_ns = now.t_ns + (held_ns as f64 / duty) as u64;
-        *self.tried.entry(plan.key()).or_default() += 1;
+        self.tried.entry(plan.key()).or_default().number += 1;
         self.made += 1;
         running.remote.hold(Holding {
             pid: plan.pid,
@@ -210,7 +237,7 @@ impl Trials {
 
     /// The line to be tried next: two or more threads use it alternately, one writes, and it has the most
     /// changes of threads per trial made so far.
-    fn next_plan(&self) -> Option<Plan> {
+    fn next_plan(&self, now_ns: u64) -> Option<Plan> {
         let mut best: Option<(f64, Plan)> = None;
         for &(pid, line) in &self.disputed {
             let Some(fought) = self.lines.get(&(pid, line)).filter(|it| it.is_fought()) else {
@@ -221,8 +248,12 @@ impl Trials {
                 line,
                 threads: fought.users(),
             };
-            let tried = self.tried.get(&plan.key()).copied().unwrap_or(0);
-            let score = fought.turns as f64 / (tried + 1) as f64;
+            let tried = self.tried.get(&plan.key());
+            if tried.is_some_and(|tried| now_ns < tried.due_ns) {
+                continue;
+            }
+            let number = tried.map_or(0, |tried| tried.number);
+            let score = fought.turns as f64 / (number + 1) as f64;
             let better = best.as_ref().is_none_or(|(known, other)| {
                 score > *known || (score == *known && plan.line < other.line)
             });
@@ -233,20 +264,35 @@ impl Trials {
         best.map(|(_, plan)| plan)
     }
 
-    /// Turns the result of a trial into rows; returns what it cost, in nanoseconds.
-    fn end(&mut self, plan: &Plan, held: Option<Held>, clock: &Clock, rows: &mut Vec<Hold>) -> f64 {
+    /// Turns the result of a trial that began at `since_ns` into rows; returns what it cost, in nanoseconds.
+    fn end(
+        &mut self,
+        (plan, since_ns): (&Plan, u64),
+        held: Option<Held>,
+        clock: &Clock,
+        rows: &mut Vec<Hold>,
+    ) -> f64 {
         let (spans, given_up) = match held {
             Some(Held::Measured(spans, given_up)) => (spans, given_up),
             Some(Held::Refused(_)) | None => (Vec::new(), 1),
         };
         self.given_up += u64::from(given_up);
-        if spans.is_empty() {
-            // The threads sleep or have ended: prefer other lines for a while.
-            *self.tried.entry(plan.key()).or_default() += 3;
-        }
         let counting: Vec<Option<Word>> = (0..plan.threads.len())
             .map(|thread| Word::that_counts(&spans, thread))
             .collect();
+        let tried = self.tried.entry(plan.key()).or_default();
+        if spans.is_empty() {
+            // The threads sleep or have ended: prefer other lines for a while.
+            tried.number += 3;
+        }
+        if counting.iter().any(Option::is_some) {
+            tried.with_result += 1;
+            tried.in_vain = 0;
+        } else {
+            tried.in_vain += 1;
+        }
+        let pause_ns = self.due_ns.saturating_sub(since_ns) as f64;
+        tried.due_ns = since_ns + (pause_ns * tried.pauses()) as u64;
         self.measured += spans.len() as u64;
         let mut cost_ns = 0.0;
         for span in &spans {
@@ -425,7 +471,7 @@ mod tests {
                     trials.note(noted(thread, address, stores));
                 }
             }
-            trials.next_plan().is_some()
+            trials.next_plan(0).is_some()
         };
         assert!(fought(&[(1, 64, true), (2, 72, false)]));
         assert!(!fought(&[(1, 64, false), (2, 72, false)]), "none writes");
@@ -437,7 +483,7 @@ mod tests {
                 handed_over.note(noted(thread, 64, true));
             }
         }
-        assert_eq!(handed_over.next_plan(), None);
+        assert_eq!(handed_over.next_plan(0), None);
     }
 
     #[test]
@@ -450,7 +496,33 @@ mod tests {
             trials.note(noted(1, number * 64, true));
         }
         assert!(trials.lines.len() <= MAX_LINES);
-        assert_eq!(trials.next_plan().map(|plan| plan.line), Some(0));
+        assert_eq!(trials.next_plan(0).map(|plan| plan.line), Some(0));
+    }
+
+    #[test]
+    fn trials_without_a_result_become_rare_as_do_those_after_enough() {
+        let tried = |with_result, in_vain| Tried {
+            with_result,
+            in_vain,
+            ..Tried::default()
+        };
+        let pauses = |with_result, in_vain| tried(with_result, in_vain).pauses();
+        assert!(pauses(0, 0) <= 1.0 && pauses(5, 0) <= 1.0);
+        assert!((pauses(0, 3) - 8.0).abs() < 1e-9);
+        assert!((pauses(60, 0) - 10.0).abs() < 1e-9);
+        assert!(pauses(0, 100) < 40.0, "the program may change");
+        let mut trials = Trials::new(None);
+        for thread in [1, 2, 1, 2, 1, 2, 1, 2] {
+            trials.note(noted(thread, 8, true));
+        }
+        let plan = trials.next_plan(0).unwrap();
+        let rare = Tried {
+            due_ns: 1000,
+            ..tried(0, 4)
+        };
+        trials.tried.insert(plan.key(), rare);
+        assert_eq!(trials.next_plan(999), None);
+        assert_eq!(trials.next_plan(1000), Some(plan));
     }
 
     /// Spans of a thread: alone or not, with these words after those of the line.
