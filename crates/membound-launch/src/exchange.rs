@@ -27,7 +27,8 @@ impl Loaded {
     }
 }
 
-/// Whether a part of the choices for a module is missing because it is not planned yet.
+/// Whether something is left to do: choices for a module that are not planned yet, or patches that are no longer
+/// chosen and could not be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Nothing,
@@ -188,14 +189,14 @@ impl Server {
     }
 
     /// Installs and removes patches until running text has what is chosen. Text without any stays so while its
-    /// program may be short-lived.
+    /// program may be short-lived. Returns whether patches stayed in it that are no longer chosen.
     pub(crate) fn apply_chosen(
         &self,
         conversation: &Conversation,
         key: ProcessKey,
         maps: &mut Vec<Mapping>,
         refused: Refused,
-    ) -> Result<(), NotInstalled> {
+    ) -> Result<Left, NotInstalled> {
         let choices = Arc::clone(&self.choices());
         let areas: Vec<Arc<Area>> = area::inherited(maps, &self.ledger().areas)
             .into_iter()
@@ -208,7 +209,7 @@ impl Server {
             .collect();
         let none_wanted = choices.is_empty() || self.may_be_short_lived(conversation);
         if none_wanted && areas.is_empty() {
-            return Ok(());
+            return Ok(Left::Nothing);
         }
         let mut out = Change::new(key, Edits::Out);
         {
@@ -221,9 +222,15 @@ impl Server {
                 }
             }
         }
-        self.change(conversation, out, refused)?;
+        let left = match self.change(conversation, out, Refused::Again) {
+            Err(error) if error.is_passing() && refused == Refused::GivenUp => {
+                self.pass(conversation.pid, Err(error))?;
+                Left::Some
+            }
+            done => done.map(|()| Left::Nothing)?,
+        };
         if choices.is_empty() {
-            return Ok(());
+            return Ok(left);
         }
         let mut back = Change::new(key, Edits::In);
         let mut new = Vec::new();
@@ -251,7 +258,7 @@ impl Server {
             self.arm_new(maps, &chosen);
             self.pass_or(conversation.pid, placed.map(drop), refused)?;
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Whether the program of this conversation may be a short-lived one.

@@ -24,10 +24,13 @@ use crate::sites::Sites;
 
 /// Share of the budget for bursts (windows in which everything is recorded); the rest is for other windows.
 const BURST_SHARE: f64 = 0.5;
-/// How long programs may take to exchange their patches, planning included: at first, and at most after
-/// timeouts.
+/// How long programs may take to exchange their patches: at first, and at most after timeouts. The outlines of their
+/// files are made before, so plans take milliseconds, and twenty times as long where programs need all processors.
+/// Some patches may be executed all this time.
 const FIRST_EXCHANGE_TIMEOUT_NS: u64 = 3_000_000_000;
-const MAX_EXCHANGE_TIMEOUT_NS: u64 = 48_000_000_000;
+const MAX_EXCHANGE_TIMEOUT_NS: u64 = 6_000_000_000;
+/// How long programs may take to remove their patches before they are asked again, at first.
+const FIRST_CLEARING_NS: u64 = 500_000_000;
 /// Pause between a closed window and the next.
 const PAUSE_NS: u64 = 5_000_000;
 /// The same after a failed window: at first, and at most after consecutive failures.
@@ -78,6 +81,25 @@ impl Limited {
     }
 }
 
+/// An exchange that removes all patches. Programs are asked for it again until they have made it: patches that stay
+/// slow them for as long as they run.
+#[derive(Clone, Copy, Debug)]
+struct Clearing {
+    exchange: u64,
+    patience_ns: u64,
+    again_ns: u64,
+}
+
+impl Clearing {
+    fn ask(patcher: &impl Patcher, now: Now, patience_ns: u64) -> Self {
+        Self {
+            exchange: patcher.exchange(Vec::new()),
+            patience_ns,
+            again_ns: now.t_ns + patience_ns,
+        }
+    }
+}
+
 /// Opens and closes windows.
 #[derive(Debug)]
 pub(crate) struct Windows {
@@ -90,8 +112,8 @@ pub(crate) struct Windows {
     burst_due_cpu_ns: u64,
     /// When the last burst was opened, until [`Self::take_burst`] fetches it.
     burst_since_ns: Option<u64>,
-    /// The exchange that removes patches, until programs have made it.
-    clearing: Option<u64>,
+    /// The removal of patches, until programs have made it.
+    clearing: Option<Clearing>,
     /// The last time without patches in any text: its start and its end.
     clear_ns: (u64, u64),
     /// See [`Self::limit`].
@@ -302,12 +324,18 @@ impl Windows {
         hot: &[(SiteId, f64)],
         sites: &mut Sites,
     ) -> Option<Closed> {
-        if self.clearing.is_some_and(|it| patcher.settled(it)) {
-            self.clearing = None;
-            self.clear_ns = (now.t_ns, u64::MAX);
-            if let Some(limited) = &mut self.limited {
-                limited.clear(now.cpu_ns);
+        match self.clearing {
+            Some(clearing) if patcher.settled(clearing.exchange) => {
+                self.clearing = None;
+                self.clear_ns = (now.t_ns, u64::MAX);
+                if let Some(limited) = &mut self.limited {
+                    limited.clear(now.cpu_ns);
+                }
             }
+            Some(clearing) if now.t_ns >= clearing.again_ns => {
+                self.clearing = Some(Clearing::ask(patcher, now, 2 * clearing.patience_ns));
+            }
+            _ => {}
         }
         let is_clear = !self.is_open() && self.clearing.is_none();
         if self.progress.is_stuck(now, is_clear) && self.is_open() {
@@ -433,7 +461,7 @@ impl Windows {
     /// Makes programs remove their patches. Charged twice: for this exchange and the one that installed them.
     fn clear(&mut self, patcher: &impl Patcher, now: Now) {
         self.budget.spend(2.0 * EXCHANGE_NS * now.processes as f64);
-        self.clearing = Some(patcher.exchange(Vec::new()));
+        self.clearing = Some(Clearing::ask(patcher, now, FIRST_CLEARING_NS));
     }
 
     fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
@@ -605,6 +633,32 @@ mod tests {
         assert_eq!(pauses[1], 2 * PAUSE_AFTER_FAILURE_NS);
         assert_eq!(pauses[39], MAX_PAUSE_NS);
         assert!(pauses.is_sorted());
+    }
+
+    #[test]
+    fn programs_are_asked_again_for_patches_that_stay() {
+        let at = |t_ms: u64| Now {
+            processes: 1,
+            t_ns: t_ms * 1_000_000,
+            cpu_ns: t_ms * 1_000_000,
+            threads: Threads::One,
+        };
+        let programs = Programs::default();
+        let mut windows = latencies_only();
+        let mut sites = Sites::default();
+        windows.phase = windows.close(&programs, at(0));
+        let mut asked_ms = Vec::new();
+        for t_ms in (0..8_000).step_by(100) {
+            let before = programs.asked.get();
+            windows.step(&programs, at(t_ms), &[], &mut sites);
+            if programs.asked.get() > before {
+                asked_ms.push(t_ms);
+            }
+        }
+        assert_eq!(asked_ms, [500, 1500, 3500, 7500]);
+        programs.done.set(programs.asked.get());
+        windows.step(&programs, at(8_000), &[], &mut sites);
+        assert!(windows.is_clear());
     }
 
     #[test]

@@ -12,12 +12,16 @@ use super::leaving::{DISPATCHED, FILTERED, UNTIMED};
 use crate::area::NotInstalled;
 use crate::channel::{Channel, Listener};
 use crate::conversation::Conversation;
+use crate::exchange::Left;
 use crate::process_key::ProcessKey;
 use crate::settling::{self, Refused};
 use crate::slice;
 
 /// Pause before a refused change is tried again, so that threads that could not be stopped can move on.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// The same where patches that are no longer chosen stayed in the text each time: for as long as the program runs.
+const TAKEN_OUT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Run time after which a program gets the unwind tables of large files, for which it was not held. Many
 /// programs end before.
@@ -60,6 +64,7 @@ impl Server {
         let own = self.turn(pid);
         let mut turn = Some(own.lock().unwrap_or_else(PoisonError::into_inner));
         let key = conversation.key;
+        let mut left = None;
         let done = match event {
             Event::Start => self.answer_start(&conversation, key, &mut turn),
             Event::Modules => self.modules(&conversation, key),
@@ -69,11 +74,14 @@ impl Server {
             Event::Dispatched => self.leave(&conversation, key, DISPATCHED),
             Event::Untimed => self.leave(&conversation, key, UNTIMED),
             Event::Doorbell => match self.answer_doorbell(&conversation, key, &mut turn) {
-                ControlFlow::Continue(done) => done,
+                ControlFlow::Continue((exchange, done)) => {
+                    left = matches!(done, Ok(Left::Some)).then_some(exchange);
+                    done.map(drop)
+                }
                 ControlFlow::Break(exchange) => {
                     conversation.go();
                     drop(turn);
-                    return self.ask_again(pid, exchange);
+                    return self.ask_again(pid, exchange, AGAIN_AFTER);
                 }
             },
         };
@@ -83,6 +91,9 @@ impl Server {
         }
         self.release(conversation, key, event, done);
         drop(turn);
+        if let Some(exchange) = left {
+            self.ask_again(pid, exchange, TAKEN_OUT_AGAIN_AFTER);
+        }
         if event == Event::Start && self.owes_tables(pid) {
             std::thread::sleep(TABLES_AFTER);
             if settling::runs(key) {
@@ -120,14 +131,14 @@ impl Server {
         done
     }
 
-    /// Answers a control thread that was woken. Once all changes are made, `turn` is released. Breaks with the
-    /// number of the exchange if a change was refused for the first time, and the thread is to be woken once more.
+    /// Answers a control thread that was woken, by the exchange of the returned number. Once all changes are made, `turn`
+    /// is released. Breaks if a change was refused for the first time, and the thread is to be woken once more.
     fn answer_doorbell(
         &self,
         conversation: &Conversation,
         key: ProcessKey,
         turn: &mut Option<MutexGuard<'_, ()>>,
-    ) -> ControlFlow<u64, Result<(), NotInstalled>> {
+    ) -> ControlFlow<u64, (u64, Result<Left, NotInstalled>)> {
         let exchanged = self.settling.number();
         let refused = self.settling.if_refused(key, exchanged);
         let done = self.doorbell(conversation, key, refused);
@@ -148,7 +159,7 @@ impl Server {
             drop(turn.take());
             self.try_hold(conversation, key);
         }
-        ControlFlow::Continue(done)
+        ControlFlow::Continue((exchanged, done))
     }
 
     /// Lets the program go on.
@@ -179,9 +190,9 @@ impl Server {
         unwinding.is_some_and(|unwinding| unwinding.owes(pid))
     }
 
-    /// Wakes a program once more for refused changes, unless a newer exchange was requested meanwhile.
-    fn ask_again(&self, pid: u32, exchange: u64) {
-        std::thread::sleep(AGAIN_AFTER);
+    /// Wakes a program once more for refused changes `after` a pause, unless a newer exchange was requested meanwhile.
+    fn ask_again(&self, pid: u32, exchange: u64, after: Duration) {
+        std::thread::sleep(after);
         if self.settling.number() == exchange {
             self.doorbells.ring_for(pid);
         }

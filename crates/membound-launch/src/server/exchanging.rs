@@ -7,6 +7,7 @@ use membound_wire::TextMode;
 use super::{Server, Wanted};
 use crate::area::{self, NotInstalled};
 use crate::conversation::Conversation;
+use crate::exchange::Left;
 use crate::maps;
 use crate::process_key::ProcessKey;
 use crate::settling::Refused;
@@ -14,13 +15,13 @@ use crate::texts::{Change, Edits};
 use crate::unwind::Which;
 
 impl Server {
-    /// Handles the doorbell event of a live process.
+    /// Handles the doorbell event of a live process. Returns whether patches are left in its text that should not be.
     pub(super) fn doorbell(
         &self,
         conversation: &Conversation,
         key: ProcessKey,
         refused: Refused,
-    ) -> Result<(), NotInstalled> {
+    ) -> Result<Left, NotInstalled> {
         let mut maps = maps::of(conversation.pid)?;
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
@@ -57,11 +58,11 @@ impl Server {
             }
         }
         self.change(conversation, change, refused)?;
-        self.apply_chosen(conversation, key, &mut maps, refused)?;
+        let left = self.apply_chosen(conversation, key, &mut maps, refused)?;
         if let Some(harvesting) = &self.harvesting {
             self.plant_late(conversation, harvesting, key, refused)?;
             self.hold_out(conversation, harvesting, key, refused)?;
         }
-        Ok(())
+        Ok(left)
     }
 }
