@@ -2,7 +2,8 @@
 //!
 //! A stall at a level is assumed to change in proportion to the latency: the cache model gives the levels that
 //! serve the lines there which that level serves here, and the machine profiles give their latencies. The part
-//! of the latency that is hidden is assumed to stay the same.
+//! of the latency that is hidden is assumed to stay the same. Streams do not wait for latency, which prefetchers
+//! hide: where they come from memory, their stall changes as the time does that their bytes take.
 //!
 //! A function that keeps memory busy, or waits at streams for it, takes at least the time that its bytes take
 //! there: as much longer as the machines' bandwidths differ for its mix of reads and writes and the program's
@@ -33,6 +34,9 @@ const BY_DESIGN: f64 = 1.3;
 /// which on memory sets the function's pace, although the function moves fewer bytes than the machine's own
 /// kernels, which use the widest vectors.
 const PACED_SHARES: (f64, f64) = (0.5, 0.2);
+
+/// Share of a function's time that transfers would take at the full bandwidth from which on its streams come from memory.
+const MIN_TRANSFER_SHARE: f64 = 0.1;
 
 /// Predictions for the machines that `context` names, and reasons for those without one.
 pub(crate) fn elsewhere(
@@ -91,8 +95,25 @@ struct Function {
     /// Part of it at streams.
     streams_here_ns: f64,
     stall_there_ns: f64,
+    /// Part of it at streams.
+    streams_there: ByLevel,
     /// Least time there, because of memory's bandwidth.
     transfer_there_ns: f64,
+}
+
+impl Function {
+    /// Makes its streams wait `longer` times as long as here; returns by how much its stall there changes.
+    fn pace_streams(&mut self, longer: f64) -> ByLevel {
+        let by_latency_ns = self.streams_there.total();
+        if by_latency_ns <= 0.0 {
+            return ByLevel::default();
+        }
+        let paced = self.streams_here_ns * longer / by_latency_ns;
+        let change = self.streams_there.times(paced - 1.0);
+        self.stall_there_ns += change.total();
+        self.streams_there += change;
+        change
+    }
 }
 
 impl There {
@@ -123,6 +144,7 @@ impl There {
             function.stall_here_ns += stalled;
             if cost.is_stream {
                 function.streams_here_ns += stalled;
+                function.streams_there += there;
             }
             function.stall_there_ns += there.total();
             self.stall += there;
@@ -163,7 +185,11 @@ impl There {
                 } else {
                     transfer_here.min(time_ns)
                 };
-                of_function.transfer_there_ns = transfer_ns * transfer_there / transfer_here;
+                let longer = transfer_there / transfer_here;
+                of_function.transfer_there_ns = transfer_ns * longer;
+                if transfer_here >= MIN_TRANSFER_SHARE * time_ns {
+                    self.stall += of_function.pace_streams(longer);
+                }
             }
         }
     }

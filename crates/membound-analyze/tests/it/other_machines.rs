@@ -274,6 +274,25 @@ fn a_stream_that_waits_keeps_pace_with_memory_below_its_full_bandwidth() {
     near(ratio, 1.0 + 1.0 / 6.0, 0.02, "a chase fits two thirds");
 }
 
+#[test]
+fn streams_wait_for_bandwidth_where_they_use_a_part_of_it() {
+    let mut run = chase_and_compute();
+    go_through_in_order(&mut run);
+    let (_, used) = on(&run, &machine());
+    // A quarter of the bandwidth in the half of the time that moves bytes.
+    let gb_s = 8.0 * used.per_core_gb_s;
+    run.meta.machine = Some(Box::new(with_bandwidth(gb_s)));
+    let (here, twice) = on(&run, &with_bandwidth(2.0 * gb_s));
+    let stalled = here.memory_bound.fraction;
+    assert!(stalled > 0.2, "{stalled}");
+    near(twice.time_ratio.value, 1.0 - stalled / 2.0, 1e-6, "faster");
+    let (_, half) = on(&run, &with_bandwidth(gb_s / 2.0));
+    near(half.time_ratio.value, 1.0 + stalled, 1e-6, "slower");
+    let slow = with_latency(with_bandwidth(gb_s), "DRAM", 2.0);
+    let (_, slow) = on(&run, &slow);
+    near(slow.time_ratio.value, 1.0, 1e-6, "prefetchers hide latency");
+}
+
 /// Changes the accesses of a run so that they go through their array in order.
 fn go_through_in_order(run: &mut RunData) {
     let start = run.objects[0].address;
