@@ -222,13 +222,12 @@ impl Server {
                 }
             }
         }
-        let left = match self.change(conversation, out, Refused::Again) {
-            Err(error) if error.is_passing() && refused == Refused::GivenUp => {
-                self.pass(conversation.pid, Err(error))?;
-                Left::Some
-            }
-            done => done.map(|()| Left::Nothing)?,
+        let taken_out = self.change(conversation, out, Refused::Again);
+        let left = match &taken_out {
+            Err(error) if error.is_passing() => Left::Some,
+            _ => Left::Nothing,
         };
+        self.pass_or(conversation.pid, taken_out, refused)?;
         if choices.is_empty() {
             return Ok(left);
         }

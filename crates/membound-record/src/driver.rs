@@ -472,8 +472,7 @@ impl Driver {
     fn tidy(&mut self, now_ns: u64) {
         self.count_traffic(now_ns);
         // Each time that a thread of an easily disturbed program wakes up, it would have to displace the reader.
-        let may_read = !self.in_the_way && !self.is_easily_disturbed();
-        if now_ns >= self.read_names_at_ns && may_read {
+        if now_ns >= self.read_names_at_ns && !self.prefers_peace() {
             self.read_names_at_ns = 2 * now_ns;
             self.read_names();
         }

@@ -41,10 +41,10 @@ const MAX_DOUBLINGS: u32 = 5;
 const PROGRAM_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Spans of either kind needed to find a word that counts progress.
 const MIN_SPANS: usize = 3;
-/// A word counts progress if its growth per CPU time varies by less than this while the thread runs alone: a core's
-/// other hardware thread slows it by up to half now and then, and random numbers vary by 0.6 …
+/// A word counts progress only if the variation of its growth per CPU time, while the thread runs alone, is below this.
+/// Another hardware thread of the core causes up to 0.33; random numbers have 0.58.
 const STEADY: f64 = 0.35;
-/// … and its mean growth in a span is at least this, so that its step size does not matter.
+/// A word counts progress only if its mean growth in a span is at least this: then its step size does not matter.
 const MIN_GROWTH: f64 = 30.0;
 /// A word whose growth per nanosecond is this close to 1 is a clock.
 const CLOCK: f64 = 0.01;
@@ -84,6 +84,7 @@ struct Plan {
 /// The trials that were made of a set of threads.
 #[derive(Debug, Default)]
 struct Tried {
+    /// All of them; one without spans counts as four.
     number: u64,
     /// Trials that measured a thread's progress.
     with_result: u64,
@@ -94,9 +95,8 @@ struct Tried {
 }
 
 impl Tried {
-    /// Pauses from now to the next trial, in units of the pause that the permitted share of the time leaves. Trials
-    /// disturb the program and take the budget of the windows: where they show nothing, or enough of them were made,
-    /// they become rare.
+    /// Time from one trial to the next, as a multiple of the least that [`DUTY`] permits. Trials disturb the program and
+    /// take the budget of the windows: where they show nothing, or enough of them were made, they become rare.
     fn pauses(&self) -> f64 {
         let in_vain = f64::from(1_u32 << self.in_vain.min(MAX_DOUBLINGS));
         in_vain.max(self.with_result as f64 / ENOUGH_TRIALS)
@@ -222,7 +222,6 @@ impl Trials {
         };
         windows.lend();
         self.due_ns = now.t_ns + (held_ns as f64 / duty) as u64;
-        self.tried.entry(plan.key()).or_default().number += 1;
         self.made += 1;
         running.remote.hold(Holding {
             pid: plan.pid,
@@ -281,10 +280,8 @@ impl Trials {
             .map(|thread| Word::that_counts(&spans, thread))
             .collect();
         let tried = self.tried.entry(plan.key()).or_default();
-        if spans.is_empty() {
-            // The threads sleep or have ended: prefer other lines for a while.
-            tried.number += 3;
-        }
+        // If there is none, the threads sleep or have ended: prefer other lines for a while.
+        tried.number += if spans.is_empty() { 4 } else { 1 };
         if counting.iter().any(Option::is_some) {
             tried.with_result += 1;
             tried.in_vain = 0;

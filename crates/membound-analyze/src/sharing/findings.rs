@@ -83,15 +83,16 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
         let mut row = finding(context, process, kind, &of_finding);
         let part = |thread| weights.part(&of_finding, thread);
         let (lines, users) = lines_and_users(&of_finding);
-        match trials.costs(context, &lines, &users) {
-            Some(costs) => measure(context, &mut row, (kind, &of_finding), &costs, part),
-            None => {
-                let costs = trials.unmeasured_costs(context, &lines, &users);
-                widen(context, &mut row, &costs, part);
-            }
+        let costs = trials.costs(context, &lines, &users);
+        if let Some(costs) = &costs {
+            measure(context, &mut row, (kind, &of_finding), costs, part);
         }
         if row.stall_fraction < thresholds.sharing_cost {
             continue;
+        }
+        if let (None, Some(gain)) = (costs, &mut row.predicted_gain) {
+            let costs = trials.unmeasured_costs(context, &lines, &users);
+            widen(context, gain, &costs, part);
         }
         match kind {
             Kind::False => {
@@ -187,13 +188,11 @@ fn measure(
 /// in which threads contend may be saved.
 fn widen(
     context: &Context<'_>,
-    row: &mut SharedLine,
+    gain: &mut Figure,
     costs: &BTreeMap<ThreadId, Cost>,
     part: impl Fn(ThreadId) -> f64,
 ) {
-    if let Some(gain) = &mut row.predicted_gain {
-        gain.high = gain.high.max(saved(context, costs, part).1.high);
-    }
+    gain.high = gain.high.max(saved(context, costs, part).1.high);
 }
 
 /// CPU time in nanoseconds that threads would save, and the saved share of the wall time.

@@ -24,13 +24,12 @@ const MIN_SPANS_OF_TRIAL: usize = 3;
 /// A span alone is dropped if the thread used less than this part of its usual CPU time: then it waited for
 /// the stopped threads.
 const MIN_USUAL_CPU_SHARE: f64 = 0.5;
-/// A thread uses a line all the time between two samples in code that does so if they are less than this apart,
-/// in nanoseconds …
-const MIN_GAP_NS: u64 = 20_000_000;
-/// … or less than this many times the median of such distances: that is 94 % of them where samples are few and
-/// random, and no pause between phases of which each has many …
+/// A thread counts as using a line between two samples in code that uses it, if these are at most as far apart as this
+/// many times the median distance of such samples. Where a thread is seldom sampled in this code, and at random, 94 %
+/// of the distances are shorter. A pause between two phases with many samples each is longer.
 const MEDIAN_GAPS: u64 = 4;
-/// … but never if they are further apart than this.
+/// Bounds of that distance, in nanoseconds.
+const MIN_GAP_NS: u64 = 20_000_000;
 const MAX_GAP_NS: u64 = 200_000_000;
 /// Error caused by the trial itself: signals to the thread, changed caches and clock of the core.
 const TRIAL_ERROR: f64 = 0.01;

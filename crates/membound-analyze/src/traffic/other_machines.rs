@@ -111,7 +111,6 @@ impl Function {
         let paced = self.streams_here_ns * longer / by_latency_ns;
         let change = self.streams_there.times(paced - 1.0);
         self.stall_there_ns += change.total();
-        self.streams_there += change;
         change
     }
 }

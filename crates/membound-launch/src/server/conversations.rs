@@ -64,7 +64,6 @@ impl Server {
         let own = self.turn(pid);
         let mut turn = Some(own.lock().unwrap_or_else(PoisonError::into_inner));
         let key = conversation.key;
-        let mut left = None;
         let done = match event {
             Event::Start => self.answer_start(&conversation, key, &mut turn),
             Event::Modules => self.modules(&conversation, key),
@@ -74,14 +73,11 @@ impl Server {
             Event::Dispatched => self.leave(&conversation, key, DISPATCHED),
             Event::Untimed => self.leave(&conversation, key, UNTIMED),
             Event::Doorbell => match self.answer_doorbell(&conversation, key, &mut turn) {
-                ControlFlow::Continue((exchange, done)) => {
-                    left = matches!(done, Ok(Left::Some)).then_some(exchange);
-                    done.map(drop)
-                }
-                ControlFlow::Break(exchange) => {
+                ControlFlow::Continue(done) => done,
+                ControlFlow::Break((exchange, after)) => {
                     conversation.go();
                     drop(turn);
-                    return self.ask_again(pid, exchange, AGAIN_AFTER);
+                    return self.ask_again(pid, exchange, after);
                 }
             },
         };
@@ -91,9 +87,6 @@ impl Server {
         }
         self.release(conversation, key, event, done);
         drop(turn);
-        if let Some(exchange) = left {
-            self.ask_again(pid, exchange, TAKEN_OUT_AGAIN_AFTER);
-        }
         if event == Event::Start && self.owes_tables(pid) {
             std::thread::sleep(TABLES_AFTER);
             if settling::runs(key) {
@@ -131,21 +124,22 @@ impl Server {
         done
     }
 
-    /// Answers a control thread that was woken, by the exchange of the returned number. Once all changes are made, `turn`
-    /// is released. Breaks if a change was refused for the first time, and the thread is to be woken once more.
+    /// Answers a control thread that was woken. Once all changes are made, `turn` is released. Breaks if the thread is to
+    /// be woken once more, with the number of the exchange and a pause: a change was refused for the first time, or
+    /// patches stayed that are no longer chosen.
     fn answer_doorbell(
         &self,
         conversation: &Conversation,
         key: ProcessKey,
         turn: &mut Option<MutexGuard<'_, ()>>,
-    ) -> ControlFlow<u64, (u64, Result<Left, NotInstalled>)> {
+    ) -> ControlFlow<(u64, Duration), Result<(), NotInstalled>> {
         let exchanged = self.settling.number();
         let refused = self.settling.if_refused(key, exchanged);
         let done = self.doorbell(conversation, key, refused);
         match &done {
             Err(error) if error.is_passing() && refused == Refused::Again => {
                 self.settling.refuse(key, exchanged);
-                return ControlFlow::Break(exchanged);
+                return ControlFlow::Break((exchanged, AGAIN_AFTER));
             }
             // Its control thread ends with this conversation, so later requests to it would never be done.
             Err(error) if error.is_gone() => {
@@ -159,7 +153,10 @@ impl Server {
             drop(turn.take());
             self.try_hold(conversation, key);
         }
-        ControlFlow::Continue((exchanged, done))
+        match done {
+            Ok(Left::Some) => ControlFlow::Break((exchanged, TAKEN_OUT_AGAIN_AFTER)),
+            done => ControlFlow::Continue(done.map(drop)),
+        }
     }
 
     /// Lets the program go on.
