@@ -1,4 +1,5 @@
-//! Reads measured curves for `model fit`, and for `compare` if a file is not a document of membound.
+//! Reads measured curves for `model fit`, and for `compare` if a file is not a document of membound;
+//! and documents of membound as such ([`document`]).
 //!
 //! Nothing here opens a file: the caller passes the bytes and the name for messages. Nothing here
 //! judges a curve beyond the rules of its format and the limits of plausible values. The format is
@@ -13,6 +14,7 @@ mod collect;
 mod content;
 mod csv;
 mod decode;
+mod document;
 mod error;
 mod fields;
 mod json;
@@ -26,6 +28,7 @@ mod text;
 mod traffic;
 
 pub use content::{Content, Curve};
+pub use document::{OtherDocument, parse as document};
 pub use error::InputError;
 pub use number::parse_size;
 pub use points::curves_of_profile;

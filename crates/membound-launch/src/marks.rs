@@ -4,6 +4,7 @@
 //! pointer to them is covered. Programs that make system calls themselves are not covered.
 
 use std::fmt;
+use std::str::FromStr;
 
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Body, Groundwork, Hooks, Mark, Options, Sites, Wrapped};
@@ -32,6 +33,33 @@ impl fmt::Display for RequestsBy {
             Self::Sockets => out.write_str("sockets"),
             Self::Calls(name) => out.write_str(name),
             Self::Between { begin, end } => write!(out, "{begin}..{end}"),
+        }
+    }
+}
+
+impl FromStr for RequestsBy {
+    type Err = String;
+
+    /// Parses `sockets`, `FUNCTION` or `BEGIN..END`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && !name.contains("..")
+                && !name.contains(|letter: char| letter.is_whitespace() || letter.is_control())
+        };
+        match text.split_once("..") {
+            _ if text == "sockets" => Ok(Self::Sockets),
+            None if is_name(text) => Ok(Self::Calls(text.to_owned())),
+            Some((begin, end)) if begin == end => {
+                Err(format!("`{text}`: a request cannot end where it begins"))
+            }
+            Some((begin, end)) if is_name(begin) && is_name(end) => Ok(Self::Between {
+                begin: begin.to_owned(),
+                end: end.to_owned(),
+            }),
+            _ => Err(format!(
+                "`{text}` is neither `sockets`, nor a function, nor two as in BEGIN..END"
+            )),
         }
     }
 }
@@ -125,6 +153,24 @@ pub(crate) fn marks<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_given_as_sockets_or_functions() {
+        let parsed = |text: &str| text.parse::<RequestsBy>();
+        assert_eq!(parsed("sockets"), Ok(RequestsBy::Sockets));
+        assert_eq!(
+            parsed("_ZN5serveEv"),
+            Ok(RequestsBy::Calls("_ZN5serveEv".to_owned()))
+        );
+        let between = RequestsBy::Between {
+            begin: "begin".to_owned(),
+            end: "end".to_owned(),
+        };
+        assert_eq!(parsed("begin..end"), Ok(between));
+        for text in ["", "..", "a..", "..b", "a..b..c", "a b", "a..a"] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
 
     fn marks_of_this_program(by: &RequestsBy) -> Result<Option<Options>, String> {
         let bytes = std::fs::read("/proc/self/exe").unwrap();

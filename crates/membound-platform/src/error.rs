@@ -29,6 +29,14 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// A file for output cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error, or what the path is instead of a file.
+        reason: io::Error,
+    },
     /// A file did not hold what it is documented to hold.
     #[error("{} holds `{text}`, which is no {expected}", path.display())]
     Malformed {

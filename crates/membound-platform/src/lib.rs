@@ -25,9 +25,11 @@ mod machine;
 pub mod memory;
 pub mod msr;
 pub mod numa;
+pub mod output_file;
 pub mod pages;
 pub mod prefetcher;
 mod root;
+pub mod signal_masks;
 pub mod sockets;
 pub mod stat;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
 use membound_import::{Format, PerfData, Script};
+use membound_platform::output_file::replace_with;
 use membound_record::import::{self, ImportOptions, Imported};
 
 use self::args::ImportArgs;
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let rows = summary.is_some().then_some(rows);
     let mut imported = None;
     // The output file appears only when the whole run is written.
-    output::replace_with(&args.output, |path| {
+    replace_with(&args.output, |path| -> anyhow::Result<()> {
         let options = ImportOptions {
             output: path.to_owned(),
             membound_version: version::BUILD.to_owned(),

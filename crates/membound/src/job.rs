@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use membound_launch::{Change, Session};
+use membound_platform::signal_masks::ignored;
 use membound_platform::stat::Stat;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -115,24 +116,6 @@ fn has_terminal() -> bool {
 
 fn is_stopped(pid: Pid) -> bool {
     Stat::of(pid.as_raw_nonzero().get().unsigned_abs()).is_ok_and(|stat| stat.is_stopped())
-}
-
-/// Bit mask of the signals that this process ignores.
-pub(crate) fn ignored() -> u64 {
-    signals(std::process::id(), "SigIgn:")
-}
-
-/// Bit mask of the signals that a process has handlers for.
-pub(crate) fn caught(pid: u32) -> u64 {
-    signals(pid, "SigCgt:")
-}
-
-/// The signal mask that the line `name` of a process's status shows; 0 where it cannot be read.
-fn signals(pid: u32, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }
 
 /// Ends like the program: with its exit code, or by its signal (without a second core file).

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use etcetera::BaseStrategy;
+use membound_platform::output_file::replace;
 use membound_types::{Kind, MachineProfile, Outcome};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -116,7 +117,7 @@ impl Store {
             return false;
         };
         let text = serde_json::to_string(profile).context("cannot write JSON");
-        match text.and_then(|text| output::replace(&path, &(text + "\n"))) {
+        match text.and_then(|text| Ok(replace(&path, &(text + "\n"))?)) {
             Ok(()) => true,
             Err(error) => {
                 output::complain(&format!("the profile was not kept: {error:#}"));

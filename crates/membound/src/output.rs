@@ -2,18 +2,17 @@
 //! stderr.
 
 use std::fmt;
-use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use membound_platform::output_file::OutputFile;
 use membound_report::text::Style;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
-use tempfile::NamedTempFile;
 
 /// Width of text where neither `COLUMNS` nor a terminal gives one, in columns.
 const USUAL_WIDTH: usize = 80;
@@ -35,17 +34,12 @@ impl fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 /// Destination of a document.
-///
-/// A regular file is replaced in one step when the document is complete, so that an earlier file survives a
-/// full disk or a kill; that its directory takes files is checked when the target is made.
 #[derive(Debug)]
 pub(crate) enum Target {
     /// Standard output.
     Stdout,
-    /// A regular file, or one that does not exist yet.
-    File(PathBuf),
-    /// A pipe, terminal or device, opened once.
-    Stream(PathBuf, File),
+    /// A file, which is replaced in one step where it is a regular one.
+    File(OutputFile),
 }
 
 impl Target {
@@ -54,36 +48,7 @@ impl Target {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
-        let place = || format!("cannot write {}", path.display());
-        match fs::metadata(path) {
-            Ok(found) if found.is_dir() => {
-                bail!("cannot write {}: it is a directory", path.display())
-            }
-            Ok(found) if !found.is_file() => {
-                let file = File::options().write(true).open(path).with_context(place)?;
-                return Ok(Self::Stream(path.to_owned(), file));
-            }
-            Ok(_) => {
-                File::options()
-                    .append(true)
-                    .open(path)
-                    .with_context(place)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(place),
-        }
-        let parent = directory(path);
-        if !parent.is_dir() {
-            bail!(
-                "cannot write {}: there is no directory {}",
-                path.display(),
-                parent.display()
-            );
-        }
-        temporary_file(path)
-            .map_err(|error| takes_no_files(error, parent))
-            .with_context(place)?;
-        Ok(Self::File(path.to_owned()))
+        Ok(Self::File(OutputFile::open(path)?))
     }
 
     /// As [`Target::open`], for an HTML page, which is not to be shown on a terminal.
@@ -105,7 +70,7 @@ impl Target {
 
     /// Whether this is a regular file, or will become one.
     pub(crate) const fn is_file(&self) -> bool {
-        matches!(self, Self::File(_))
+        matches!(self, Self::File(file) if file.is_regular())
     }
 
     /// Writes a whole document.
@@ -115,84 +80,8 @@ impl Target {
                 print(text);
                 Ok(())
             }
-            Self::Stream(path, file) => {
-                let written = file.write_all(text.as_bytes()).and_then(|()| file.flush());
-                ignore_broken_pipe(written)
-                    .with_context(|| format!("cannot write {}", path.display()))
-            }
-            Self::File(path) => replace(path, text),
+            Self::File(file) => Ok(file.write(text)?),
         }
-    }
-}
-
-/// Replaces `path` in one step, through a temporary file in its directory that is synced to disk before it replaces
-/// the old one. Permissions of an existing file are kept.
-pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    replace_with(path, |temporary| {
-        let place = || format!("cannot write {}", path.display());
-        fs::write(temporary, text).with_context(place)
-    })
-}
-
-/// As [`replace`], with content from `write`, which is called with the path of an empty file.
-pub(crate) fn replace_with(
-    path: &Path,
-    write: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let place = || format!("cannot write {}", path.display());
-    // A symbolic link is kept: the file that it points to is replaced.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let file = temporary_file(path).with_context(place)?;
-    write(file.path())?;
-    file.as_file().sync_all().with_context(place)?;
-    let permissions = fs::metadata(path).map(|found| found.permissions());
-    let permissions = permissions.unwrap_or_else(|_| new_file_permissions());
-    file.as_file()
-        .set_permissions(permissions)
-        .with_context(place)?;
-    file.persist(path).with_context(place)?;
-    Ok(())
-}
-
-/// A temporary file in the directory of `path`, removed when it is dropped.
-fn temporary_file(path: &Path) -> io::Result<NamedTempFile> {
-    // The whole error names the temporary file, which means nothing to the user.
-    NamedTempFile::new_in(directory(path)).map_err(|error| of_the_system(&error))
-}
-
-/// The system's own error behind one that names a temporary file.
-fn of_the_system(error: &io::Error) -> io::Error {
-    let mut inner: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(cause) = inner {
-        let code = cause.downcast_ref::<io::Error>();
-        if let Some(code) = code.and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(code);
-        }
-        inner = cause.source();
-    }
-    io::Error::from(error.kind())
-}
-
-/// Rewords `error` where it claims that an existing directory does not exist, as file systems of the kernel
-/// such as `/proc` do.
-fn takes_no_files(error: io::Error, directory: &Path) -> io::Error {
-    if error.kind() == io::ErrorKind::NotFound && directory.is_dir() {
-        let why = format!("no file can be made in {}", directory.display());
-        return io::Error::new(error.kind(), why);
-    }
-    error
-}
-
-/// Permissions of a new file under the usual umask; a temporary file would otherwise stay private.
-fn new_file_permissions() -> fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    fs::Permissions::from_mode(0o644)
-}
-
-fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
     }
 }
 
@@ -313,33 +202,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replacing_a_file_keeps_its_permissions() {
-        use std::os::unix::fs::PermissionsExt;
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("profile.json");
-        Target::open(&path).unwrap().write("first").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        Target::open(&path).unwrap().write("second").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "second");
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn opening_a_target_changes_nothing() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("old.json");
-        fs::write(&path, "old").unwrap();
-        Target::open(&path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        Target::open(&place.path().join("new.json")).unwrap();
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-    }
-
-    #[test]
     fn the_width_is_the_requested_one_or_the_terminals_within_limits() {
         for (asked, terminal, expected) in [
             (None, None, 80),
@@ -359,26 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_takes_no_files_is_named_as_the_cause() {
-        let error = format!("{:#}", Target::open(Path::new("/proc/x.json")).unwrap_err());
-        assert_eq!(
-            error,
-            "cannot write /proc/x.json: no file can be made in /proc"
-        );
-    }
-
-    #[test]
     fn usage_errors_are_recognised_through_any_context() {
         let error = anyhow::Error::new(Usage("no".to_owned())).context("where");
         assert!(error.is::<Usage>());
-    }
-
-    #[test]
-    fn the_error_names_the_path_that_cannot_be_written() {
-        let place = tempfile::tempdir().unwrap();
-        for path in [place.path().to_owned(), place.path().join("no/such/file")] {
-            let error = format!("{:#}", Target::open(&path).unwrap_err());
-            assert!(error.contains(&path.display().to_string()), "{error}");
-        }
     }
 }

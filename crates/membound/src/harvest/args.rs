@@ -11,7 +11,7 @@ use membound_types::{CpuId, DistanceRule, HarvestPart, HarvestRole, IdlePolicy, 
 
 use super::batch::args::BatchArgs;
 use super::explore::args::ExploreArgs;
-use super::option_values::{bound, percent, requests};
+use super::option_values::{bound, percent};
 use crate::profile::args::seconds;
 
 /// What to do about stall time.
@@ -109,7 +109,7 @@ pub(crate) struct RunArgs {
     /// What a request of the command is; its latency is measured: sockets (from a receive to the next
     /// send on the same socket), FUNCTION (each call), BEGIN..END (from a call of one function to the
     /// thread's next call of the other). Functions have their names in symbol tables.
-    #[arg(long, value_name = "HOW", value_parser = requests)]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<RequestsBy>)]
     pub(crate) requests: Option<RequestsBy>,
     /// Objective for the 95th percentile of the request latency, in nanoseconds. If it is exceeded,
     /// scavengers get less time. Needs --requests.

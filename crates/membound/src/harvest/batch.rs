@@ -29,6 +29,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use anyhow::Context;
 use membound_platform::date::now_utc;
+use membound_platform::signal_masks;
 use membound_types::BatchHarvest;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -45,7 +46,6 @@ use queue::Queue;
 use record::Keeper;
 use result::BatchScope;
 
-use crate::job;
 use crate::output::{self, Target, Usage};
 
 /// Runs `membound harvest batch`.
@@ -249,7 +249,7 @@ fn signals() -> anyhow::Result<Receiver<i32>> {
     let (sender, receiver) = mpsc::channel();
     // Signals that were ignored when the batch was started stay ignored, as with nohup or as a shell's job
     // without a terminal.
-    let ignored = job::ignored();
+    let ignored = signal_masks::ignored();
     let wanted = [SIGINT, SIGTERM, SIGHUP, SIGTSTP]
         .into_iter()
         .filter(|signal| ignored & (1 << (signal - 1)) == 0)

@@ -1,7 +1,5 @@
 //! Parsers of option values that several subcommands of `harvest` have.
 
-use membound_launch::RequestsBy;
-
 /// A share such as `5%` or `5`, as 0 to 1.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
@@ -19,29 +17,6 @@ pub(super) fn bound(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How requests are recognised: `sockets`, `FUNCTION` or `BEGIN..END`.
-pub(super) fn requests(text: &str) -> Result<RequestsBy, String> {
-    let is_name = |name: &str| {
-        !name.is_empty()
-            && !name.contains("..")
-            && !name.contains(|letter: char| letter.is_whitespace() || letter.is_control())
-    };
-    match text.split_once("..") {
-        _ if text == "sockets" => Ok(RequestsBy::Sockets),
-        None if is_name(text) => Ok(RequestsBy::Calls(text.to_owned())),
-        Some((begin, end)) if begin == end => {
-            Err(format!("`{text}`: a request cannot end where it begins"))
-        }
-        Some((begin, end)) if is_name(begin) && is_name(end) => Ok(RequestsBy::Between {
-            begin: begin.to_owned(),
-            end: end.to_owned(),
-        }),
-        _ => Err(format!(
-            "`{text}` is neither `sockets`, nor a function, nor two as in BEGIN..END"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,23 +28,6 @@ mod tests {
         }
         for text in ["", "%", "-1%", "101", "nan", "a few"] {
             assert!(percent(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn requests_are_given_as_sockets_or_functions() {
-        assert_eq!(requests("sockets"), Ok(RequestsBy::Sockets));
-        assert_eq!(
-            requests("_ZN5serveEv"),
-            Ok(RequestsBy::Calls("_ZN5serveEv".to_owned()))
-        );
-        let between = RequestsBy::Between {
-            begin: "begin".to_owned(),
-            end: "end".to_owned(),
-        };
-        assert_eq!(requests("begin..end"), Ok(between));
-        for text in ["", "..", "a..", "..b", "a..b..c", "a b", "a..a"] {
-            assert!(requests(text).is_err(), "{text}");
         }
     }
 

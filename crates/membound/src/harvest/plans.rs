@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail, ensure};
 use etcetera::BaseStrategy;
 use membound_harvest::Options;
+use membound_platform::output_file::replace;
 use membound_rewrite::image::Image;
 use membound_run::RunData;
 use membound_types::{FollowedPlan, HarvestPlan, HarvestRole, Kind, MachineProfile, PlanSource};
@@ -237,7 +238,7 @@ impl PlanMaker {
             && let Some(directory) = kept.parent()
         {
             let _ = std::fs::create_dir_all(directory);
-            let _ = output::replace(&kept.with_extension(extension), text);
+            let _ = replace(&kept.with_extension(extension), text);
         }
     }
 

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use membound_platform::Root;
+use membound_platform::signal_masks;
 use membound_platform::stat::Stat;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::args::StopArgs;
-use crate::job;
 use crate::output::{self, Usage};
 
 /// Switches off the harvest that was named, or the only one that runs.
@@ -72,5 +72,5 @@ fn is_harvest(pid: u32) -> bool {
     is_membound
         && words.nth(1).is_some_and(|word| word == "harvest")
         && words.next().is_some_and(|word| word == "run")
-        && job::caught(pid) & 1 << (Signal::USR2.as_raw() - 1) != 0
+        && signal_masks::caught(pid) & 1 << (Signal::USR2.as_raw() - 1) != 0
 }

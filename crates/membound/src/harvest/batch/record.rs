@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use etcetera::BaseStrategy;
+use membound_platform::output_file::replace;
 use serde::{Deserialize, Serialize};
 
 use crate::output;
@@ -188,7 +189,7 @@ impl Keeper {
         if let Some(directory) = path.parent() {
             let _ = fs::create_dir_all(directory);
         }
-        let _ = output::json(&record).and_then(|text| output::replace(&path, &text));
+        let _ = output::json(&record).and_then(|text| Ok(replace(&path, &text)?));
     }
 }
 

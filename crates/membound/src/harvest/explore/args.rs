@@ -9,7 +9,7 @@ use membound_launch::RequestsBy;
 use membound_types::{ExploreSweep, IdlePolicy};
 
 use super::load::Load;
-use crate::harvest::option_values::{bound, percent, requests};
+use crate::harvest::option_values::{bound, percent};
 use crate::profile::args::seconds;
 
 /// Arguments of `harvest explore`.
@@ -67,7 +67,7 @@ pub(crate) struct ExploreArgs {
     pub(crate) profile_s: Duration,
     /// What a request of the command is, as in `harvest run`; the latency of requests is compared
     /// instead of the command's time.
-    #[arg(long, value_name = "HOW", value_parser = requests)]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<RequestsBy>)]
     pub(crate) requests: Option<RequestsBy>,
     /// What scavengers do when no thread has room for them, as in `harvest run`; with `--sweep chases`
     /// they wait [default: harvest].

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use membound_platform::output_file::replace;
 use membound_platform::{Root, affinity};
 use membound_types::{
     CpuId, ExploreOptions, ExploreSweep, HarvestRole, MachineInfo, MachineProfile, Timer,
@@ -130,7 +131,7 @@ pub(super) fn all<'a>(
     let written = machine
         .clone()
         .unwrap_or_else(|| MachineProfile::unmeasured(info.clone()));
-    output::replace(&machine_path, &output::json(&written)?)?;
+    replace(&machine_path, &output::json(&written)?)?;
     let bench = TestBench {
         membound: std::env::current_exe().context("membound has no file")?,
         machine_path,

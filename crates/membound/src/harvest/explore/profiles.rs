@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
+use membound_platform::output_file::replace;
 use membound_run::RunData;
 use membound_types::{HarvestPlan, HarvestRole, MachineProfile, YieldKind};
 use rustix::process::Signal;
@@ -304,7 +305,7 @@ impl Plans<'_> {
 
     fn write(&self, name: &str, plan: &HarvestPlan) -> Result<PathBuf, String> {
         let path = self.profiler.scratch.join(format!("{name}.json"));
-        let written = output::json(plan).and_then(|text| output::replace(&path, &text));
+        let written = output::json(plan).and_then(|text| Ok(replace(&path, &text)?));
         written.map_err(|error| format!("{error:#}"))?;
         Ok(path)
     }
