@@ -1,31 +1,31 @@
 //! `membound harvest`: runs scavengers in the time that a program waits for memory.
 
 pub(crate) mod args;
-mod batch;
 mod cast;
 mod choices;
 mod copies;
 mod document;
 mod ended;
-mod explore;
 mod follow;
+mod harvest_batch;
+mod harvest_explore;
+mod harvest_run;
+mod harvest_stop;
 mod idle_processors;
 mod in_place;
 mod learning;
-mod off;
+mod off_switch;
 mod option_values;
 mod ordinary;
-mod plan;
+mod planning;
 mod plans;
 mod programs;
 mod requests;
 mod roles;
-mod run;
 mod running;
 mod sibling_binding;
 mod slots;
 mod stage;
-mod stop;
 mod timing;
 
 use std::process::ExitCode;
@@ -39,10 +39,10 @@ use crate::output::Usage;
 /// Runs the subcommand of `membound harvest` that was given.
 pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     match command {
-        HarvestCommand::Plan(args) => plan::run(args),
+        HarvestCommand::Plan(args) => planning::run(args),
         HarvestCommand::Run(args) => {
             check_agent()?;
-            run::run(args)
+            harvest_run::run(args)
         }
         HarvestCommand::Batch(args) => {
             if args.harvest == BatchHarvest::On {
@@ -50,12 +50,12 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
                 // usage code.
                 check_agent().map_err(|error| Usage(error.to_string()))?;
             }
-            batch::run(args)
+            harvest_batch::run(args)
         }
-        HarvestCommand::Stop(args) => stop::run(args),
+        HarvestCommand::Stop(args) => harvest_stop::run(args),
         HarvestCommand::Explore(args) => {
             check_agent()?;
-            explore::run(args)
+            harvest_explore::run(args)
         }
     }
 }

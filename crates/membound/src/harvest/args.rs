@@ -9,8 +9,8 @@ use membound_input::parse_size;
 use membound_launch::RequestsBy;
 use membound_types::{CpuId, DistanceRule, HarvestPart, HarvestRole, IdlePolicy, SmtPolicy};
 
-use super::batch::args::BatchArgs;
-use super::explore::args::ExploreArgs;
+use super::harvest_batch::args::BatchArgs;
+use super::harvest_explore::args::ExploreArgs;
 use super::option_values::{bound, percent};
 use crate::profile::args::seconds;
 

@@ -14,7 +14,7 @@ use membound_types::{HarvestSlots, SlowdownGuard};
 
 use super::choices::PlannedYield;
 use super::in_place::{Adopted, InPlace, Outcome};
-use super::off::{HarvestSwitch, Listening, Switch};
+use super::off_switch::{HarvestSwitch, Listening, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
 

@@ -17,7 +17,7 @@ use membound_run::RunData;
 use membound_types::{FollowedPlan, HarvestPlan, HarvestRole, Kind, MachineProfile, PlanSource};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::plan::Files;
+use super::planning::Files;
 use crate::{documents, output};
 
 /// How long a profiler may take to write its run after it was asked to end.

@@ -9,7 +9,7 @@ use membound_types::Scavenger;
 
 use super::follow::Observed;
 use super::in_place::InPlace;
-use super::off::Switch;
+use super::off_switch::Switch;
 use super::ordinary::Processes;
 use crate::job::{self, Job};
 

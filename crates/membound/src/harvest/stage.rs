@@ -33,7 +33,7 @@ use super::ended::EndWatch;
 use super::follow::{Follower, Observed, OtherProcesses, figures};
 use super::in_place::{Adopted, InPlace};
 use super::learning::{self, Learning, Observation, ObservationTask, file_bytes};
-use super::off::{HarvestSwitch, Switch};
+use super::off_switch::{HarvestSwitch, Switch};
 use super::ordinary::Processes;
 use super::plans::{PlanMaker, PlanWithOrigin};
 use super::programs::{Program, texts};

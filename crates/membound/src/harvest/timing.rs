@@ -5,7 +5,7 @@ use std::time::Duration;
 use membound_measure::Clock;
 use membound_types::{MachineProfile, Timer};
 
-use super::plan::USUAL_BOUND_NS;
+use super::planning::USUAL_BOUND_NS;
 
 /// Latency of memory where there is no machine profile, in nanoseconds.
 const DEFAULT_LATENCY_NS: f64 = 100.0;

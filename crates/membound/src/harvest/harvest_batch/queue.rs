@@ -86,7 +86,7 @@ mod tests {
     use membound_types::BatchSetReason;
 
     use super::*;
-    use crate::harvest::batch::lineup::Expected;
+    use crate::harvest::harvest_batch::lineup::Expected;
 
     fn queue(jobs: usize, slots: usize) -> Queue {
         Queue::new(Lineup::best(&vec![Expected::default(); jobs], slots), slots)

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 use super::children::{self, EndFailure};
 use super::settings::DEFAULT_OVERHEAD_SHARE;
-use crate::harvest::plan::Files;
+use crate::harvest::planning::Files;
 use crate::harvest::programs::Program;
 use crate::output;
 

@@ -12,7 +12,7 @@ use membound_types::{HarvestRole, HarvestRun, MachineProfile};
 use super::args::RunArgs;
 use super::cast::RoleAssignment;
 use super::copies::{copies, prepare_outputs};
-use super::off::Switch;
+use super::off_switch::Switch;
 use super::plans::{self, PlanMaker, PlanWithOrigin};
 use super::programs;
 use super::slots;

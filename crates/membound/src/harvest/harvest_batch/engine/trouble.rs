@@ -3,8 +3,8 @@
 use std::io;
 
 use super::{Engine, Outcome};
-use crate::harvest::batch::halt::Stop;
-use crate::harvest::batch::joblog::Entry;
+use crate::harvest::harvest_batch::halt::Stop;
+use crate::harvest::harvest_batch::joblog::Entry;
 use crate::output;
 
 impl Engine {

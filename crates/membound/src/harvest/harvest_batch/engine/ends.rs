@@ -8,10 +8,10 @@ use std::time::Duration;
 use membound_types::{BatchJob, BatchSet};
 
 use super::{Batch, Engine, Running, What};
-use crate::harvest::batch::joblog::Entry;
-use crate::harvest::batch::processes::Ended;
-use crate::harvest::batch::scavengers::{self, End, Harvest};
-use crate::harvest::batch::sets::{self, JobSet};
+use crate::harvest::harvest_batch::joblog::Entry;
+use crate::harvest::harvest_batch::processes::Ended;
+use crate::harvest::harvest_batch::scavengers::{self, End, Harvest};
+use crate::harvest::harvest_batch::sets::{self, JobSet};
 
 /// Exit code in the results for a scavenger whose end is not known.
 const EXIT_CODE_UNKNOWN_END: i32 = 255;

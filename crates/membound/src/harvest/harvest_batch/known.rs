@@ -225,7 +225,7 @@ fn plans_in(directory: &Path) -> Vec<CachedPlan> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harvest::batch::listing;
+    use crate::harvest::harvest_batch::listing;
 
     fn words(words: &[&str]) -> Vec<OsString> {
         words.iter().map(OsString::from).collect()

@@ -225,7 +225,7 @@ mod tests {
     use std::ffi::OsStr;
 
     use super::*;
-    use crate::harvest::batch::listing;
+    use crate::harvest::harvest_batch::listing;
 
     fn entry(number: u64, exit_code: i32, command: &str) -> Entry {
         Entry {

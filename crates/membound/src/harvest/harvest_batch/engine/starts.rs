@@ -7,11 +7,11 @@ use membound_types::CpuId;
 
 use super::ends::JobEnd;
 use super::{Engine, Running, Set, What, unix_s};
-use crate::harvest::batch::listing::Execution;
-use crate::harvest::batch::outputs::Pair;
-use crate::harvest::batch::processes::{self, Unstarted};
-use crate::harvest::batch::scavengers::{Harvest, ScavengerJob};
-use crate::harvest::batch::sets::JobSet;
+use crate::harvest::harvest_batch::listing::Execution;
+use crate::harvest::harvest_batch::outputs::Pair;
+use crate::harvest::harvest_batch::processes::{self, Unstarted};
+use crate::harvest::harvest_batch::scavengers::{Harvest, ScavengerJob};
+use crate::harvest::harvest_batch::sets::JobSet;
 
 /// Exit code of a job that could not be started.
 const NOT_STARTED: i32 = 126;
