@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::args::{DoctorArgs, MeasureArgs, TourArgs};
 use crate::compare::CompareArgs;
 use crate::completions::CompletionsArgs;
-use crate::harvest::args::HarvestCommand;
+use crate::harvest::HarvestCommand;
 use crate::import::args::ImportArgs;
 use crate::lat_mem_rd::LatMemRdArgs;
 use crate::manual::ManArgs;

@@ -7,18 +7,22 @@
 //! program is continued.
 
 use std::io;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use anyhow::Context;
+use membound_coschedule::harvest_run::OffSwitch;
+use membound_coschedule::{CallerError, StandIn};
 use membound_launch::{Change, Session};
 use membound_platform::signal_masks::ignored;
 use membound_platform::stat::Stat;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::SignalsInfo;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+use signal_hook::iterator::{Signals, SignalsInfo};
 
 /// Signals that are passed on when they were sent to membound alone.
 const PASSED_ON: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
@@ -28,9 +32,40 @@ const SHARED: [i32; 2] = [SIGINT, SIGQUIT];
 /// Bit mask of signals that are not passed on, since they mean something to membound itself.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
-/// Excludes a signal from being passed on.
-pub(crate) fn keep_for_oneself(signal: i32) {
-    KEPT.fetch_or(1 << (signal - 1), Ordering::Relaxed);
+/// Has SIGUSR2 switch a harvest off from now on, instead of being passed on.
+///
+/// # Errors
+/// If the signal cannot be caught.
+pub(crate) fn on_off_signal(off: &OffSwitch) -> anyhow::Result<()> {
+    KEPT.fetch_or(1 << (SIGUSR2 - 1), Ordering::Relaxed);
+    let mut signals = Signals::new([SIGUSR2]).context("cannot listen for SIGUSR2")?;
+    let off = off.clone();
+    std::thread::spawn(move || signals.forever().for_each(|_| off.switch_off()));
+    Ok(())
+}
+
+/// Receives the ends of child processes from now on, and the signals with which the user stops a batch.
+///
+/// # Errors
+/// If signals cannot be caught.
+pub(crate) fn batch_signals() -> anyhow::Result<Receiver<i32>> {
+    let (sender, receiver) = mpsc::channel();
+    // Signals that were ignored when the batch was started stay ignored, as with nohup or as a shell's job
+    // without a terminal.
+    let ignored = ignored();
+    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGTSTP]
+        .into_iter()
+        .filter(|signal| ignored & (1 << (signal - 1)) == 0)
+        .chain([SIGCHLD]);
+    let mut signals = Signals::new(wanted).context("cannot listen for signals")?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
 }
 
 /// Queue of signals, from its creation until there is a program to pass them to.
@@ -47,6 +82,26 @@ pub(crate) enum End {
     Killed(i32),
 }
 
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exited(code),
+            (None, signal) => Self::Killed(signal.unwrap_or(0)),
+        }
+    }
+}
+
+/// Begins to catch signals for a program of a harvest.
+pub(crate) fn stand_in() -> Result<Box<dyn StandIn>, CallerError> {
+    Ok(Box::new(Job::prepare()?))
+}
+
+impl StandIn for Job {
+    fn follow(self: Box<Self>, session: &Session) -> Result<ExitStatus, CallerError> {
+        Ok(self.wait_for(session)?)
+    }
+}
+
 impl Job {
     /// Begins to catch signals, except ignored ones: the program inherits those as ignored too.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
@@ -60,7 +115,11 @@ impl Job {
     }
 
     /// Stands in for the session's program until it ends.
-    pub(crate) fn follow(mut self, session: &Session) -> anyhow::Result<End> {
+    pub(crate) fn follow(self, session: &Session) -> anyhow::Result<End> {
+        self.wait_for(session).map(End::from)
+    }
+
+    fn wait_for(mut self, session: &Session) -> anyhow::Result<ExitStatus> {
         let pid = i32::try_from(session.pid()).ok().and_then(Pid::from_raw);
         let pid = pid.context("a process has a number")?;
         let handle = self.signals.handle();
@@ -83,13 +142,7 @@ impl Job {
             match session.wait().context("cannot wait for the program")? {
                 Change::Stopped(_) if has_terminal() => stop_with(pid),
                 Change::Stopped(_) => {}
-                Change::Ended(status) => {
-                    use std::os::unix::process::ExitStatusExt;
-                    break match (status.code(), status.signal()) {
-                        (Some(code), _) => End::Exited(code),
-                        (None, signal) => End::Killed(signal.unwrap_or(0)),
-                    };
-                }
+                Change::Ended(status) => break status,
             }
         };
         handle.close();

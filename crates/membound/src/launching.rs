@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use etcetera::BaseStrategy;
-use membound_launch::{Cache, Error, Options, Program, Session, environment};
+use membound_coschedule::Environment;
+use membound_launch::{Cache, Error, Options, Program, Session};
 
-use crate::output;
+use crate::{job, output, version};
 
 /// A command with its arguments, found and run as the user's shell would here.
 pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
@@ -16,7 +17,7 @@ pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
         name: name.to_owned(),
         arguments: arguments.to_vec(),
         search: std::env::var_os("PATH"),
-        environment: environment(),
+        environment: membound_launch::environment(),
     }
 }
 
@@ -39,11 +40,27 @@ pub(crate) fn start(
     }
 }
 
+/// What libraries take from this process.
+pub(crate) fn environment() -> Environment {
+    Environment {
+        version: version::BUILD.to_owned(),
+        revision: revision(),
+        search: std::env::var_os("PATH"),
+        cache: cache_directory(),
+        temporary: directory(),
+        complain: output::complain,
+        stand_in: job::stand_in,
+    }
+}
+
 /// The cache of patch plans, or `None` without a cache directory.
 pub(crate) fn cache() -> Option<Cache> {
+    Some(Cache::at(cache_directory()?.join("plans")))
+}
+
+fn cache_directory() -> Option<PathBuf> {
     let directories = etcetera::choose_base_strategy().ok()?;
-    let directory = directories.cache_dir().join("membound").join("plans");
-    Some(Cache::at(directory))
+    Some(directories.cache_dir().join("membound"))
 }
 
 /// Distinguishes plans of this build from those of another: the version, and the time and size of the

@@ -18,6 +18,7 @@ mod machines;
 mod manual;
 mod measure;
 mod model;
+mod option_values;
 mod output;
 mod profile;
 mod progress;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use clap::ValueEnum;
 use membound_platform::output_file::OutputFile;
 use membound_report::text::Style;
 use rustix::termios::tcgetwinsize;
@@ -32,6 +33,31 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// Exit code with which a shell reports a program that Ctrl-C ended.
+pub(crate) const ENDED_BY_USER: u8 = 130;
+
+/// Whether something for people is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shown {
+    /// If stderr is a terminal.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Shown {
+    /// Whether it is shown on stderr.
+    pub(crate) fn is_shown(self) -> bool {
+        match self {
+            Self::Auto => io::stderr().is_terminal(),
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
+}
 
 /// Destination of a document.
 #[derive(Debug)]
@@ -82,6 +108,47 @@ impl Target {
             }
             Self::File(file) => Ok(file.write(text)?),
         }
+    }
+}
+
+/// Where a document goes: as JSON, as an HTML page, or both.
+#[derive(Debug)]
+pub(crate) struct DocumentTargets {
+    json: Option<Target>,
+    html: Option<Target>,
+}
+
+impl DocumentTargets {
+    /// Checks that the paths that were given can be written.
+    pub(crate) fn open(json: Option<&Path>, html: Option<&Path>) -> anyhow::Result<Self> {
+        Ok(Self {
+            json: json.map(Target::open).transpose()?,
+            html: html.map(Target::page).transpose()?,
+        })
+    }
+
+    /// Writes the document as text to stderr, unless its JSON goes to standard output.
+    pub(crate) fn show(&self, text: impl FnOnce(Style) -> String) {
+        if !self.json.as_ref().is_some_and(Target::is_stdout) {
+            write_stderr(&text(error_style()));
+        }
+    }
+
+    /// Writes the document. If the JSON cannot be written, the page still is; the first error is returned.
+    pub(crate) fn write<T: Serialize>(
+        &mut self,
+        document: &T,
+        page: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let mut written = Ok(());
+        if let Some(target) = &mut self.json {
+            written = json(document).and_then(|text| target.write(&text));
+        }
+        if let Some(target) = &mut self.html {
+            let html = target.write(&page(document));
+            written = written.and(html);
+        }
+        written
     }
 }
 

@@ -8,12 +8,10 @@ mod repeat;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use membound_launch::{Harvest, Program};
-use membound_record::{Blocks, Bursts, Ended, Error, Options, Over, Recorder, TimerChoice};
-use membound_types::MachineProfile;
+use membound_record::{Ended, Options, Over, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -21,8 +19,9 @@ use crate::job::{self, End};
 use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
-pub(crate) use once::Recorded;
-use once::{Printed, default_options, options, partial_run_context, print_summary, record};
+use once::{
+    Printed, Recorded, default_options, options, partial_run_context, print_summary, record,
+};
 
 /// Runs `membound profile`; returns the exit code of the program that was started.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -85,62 +84,6 @@ pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> a
     let code = launch(&program.into(), arguments, options, Printed::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
     Ok(())
-}
-
-/// Runs a command and profiles it for `duration`, without its allocations and without printing anything.
-///
-/// # Errors
-/// If it cannot be recorded.
-pub(crate) fn in_place(
-    words: &[OsString],
-    run: PathBuf,
-    machine: Option<MachineProfile>,
-    duration: Duration,
-) -> anyhow::Result<Recorded> {
-    let (name, arguments) = words.split_first().context("a command has a name")?;
-    let options = Options {
-        machine,
-        objects: None,
-        duration: Some(duration),
-        ..default_options(run)
-    };
-    record(name, arguments, options, Printed::Nothing)
-}
-
-/// Whether the kernel permits timer samples of programs that this process starts.
-pub(crate) fn can_sample() -> bool {
-    let options = Options::new(PathBuf::new());
-    membound_record::can_sample(&options)
-}
-
-/// Starts a command with scavengers in its process, and records what its plan needs. If the command cannot be
-/// run, prints why and returns the exit code that a shell would use.
-///
-/// # Errors
-/// If it cannot be recorded.
-pub(crate) fn for_harvest(
-    program: &Program,
-    run: PathBuf,
-    machine: Option<MachineProfile>,
-    harvest: Harvest,
-) -> anyhow::Result<Result<Recorder, ExitCode>> {
-    let options = Options {
-        machine,
-        timer: TimerChoice::Perf,
-        objects: None,
-        blocks: Blocks::Off,
-        bursts: Bursts::Off,
-        harvest: Some(harvest),
-        ..default_options(run)
-    };
-    match Recorder::launch(program, options) {
-        Ok(recorder) => Ok(Ok(recorder)),
-        Err(Error::Launch(membound_launch::Error::CannotRun(error))) => {
-            output::complain(&error.to_string());
-            Ok(Err(ExitCode::from(error.code())))
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn attach(pid: u32, options: Options, printed: Printed) -> anyhow::Result<ExitCode> {

@@ -55,7 +55,7 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
 }
 
 /// Result of a recording.
-pub(crate) enum Recorded {
+pub(super) enum Recorded {
     /// The command could not be run; holds the exit code that a shell would use.
     NotStarted(ExitCode),
     /// The run is complete.
