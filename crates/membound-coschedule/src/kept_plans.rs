@@ -24,7 +24,7 @@ use crate::planning::Files;
 const PROFILER_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason in the report: a program that starts others has no time slices.
-pub(super) const STARTS_OTHERS: &str =
+pub(crate) const STARTS_OTHERS: &str =
     "it starts threads or processes, which a scavenger cannot do";
 /// File name extension of kept refusals, which say why a program cannot be planned.
 const REFUSED: &str = "refused";
@@ -33,40 +33,40 @@ const TIMED: &str = "timed";
 
 /// A plan and its origin.
 #[derive(Debug)]
-pub(super) struct PlanWithOrigin {
-    pub(super) plan: HarvestPlan,
-    pub(super) from: FollowedPlan,
+pub(crate) struct PlanWithOrigin {
+    pub(crate) plan: HarvestPlan,
+    pub(crate) from: FollowedPlan,
 }
 
 /// Makes plans and keeps them in the cache.
 #[derive(Clone, Debug)]
-pub(super) struct PlanMaker {
-    pub(super) environment: Environment,
-    pub(super) machine: Option<MachineProfile>,
+pub(crate) struct PlanMaker {
+    pub(crate) environment: Environment,
+    pub(crate) machine: Option<MachineProfile>,
     /// Path of the machine profile, if one was named.
-    pub(super) machine_path: Option<PathBuf>,
-    pub(super) duration: Duration,
+    pub(crate) machine_path: Option<PathBuf>,
+    pub(crate) duration: Duration,
     /// Options for plans of the command.
-    pub(super) primary: Options,
+    pub(crate) primary: Options,
     /// Options for plans of scavengers.
-    pub(super) scavenger: Options,
-    pub(super) quiet: bool,
+    pub(crate) scavenger: Options,
+    pub(crate) quiet: bool,
 }
 
 /// A program for which a plan is wanted.
 #[derive(Clone, Debug)]
-pub(super) struct PlanRequest {
-    pub(super) role: HarvestRole,
+pub(crate) struct PlanRequest {
+    pub(crate) role: HarvestRole,
     /// The executable.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The file that its plan must be for: the executable itself, or the shared object that it runs.
-    pub(super) code: PathBuf,
-    pub(super) words: Vec<OsString>,
+    pub(crate) code: PathBuf,
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What is known of a program before it runs.
 #[derive(Debug)]
-pub(super) enum CacheEntry {
+pub(crate) enum CacheEntry {
     Plan(Box<PlanWithOrigin>),
     /// It was profiled before and cannot be planned, for the reason given.
     Refused(String),
@@ -77,11 +77,11 @@ pub(super) enum CacheEntry {
 
 /// A program that ran as an ordinary process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Timed {
+pub(crate) struct Timed {
     /// CPU time of its last run, in seconds.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// Bytes of code that it mapped.
-    pub(super) code_bytes: u64,
+    pub(crate) code_bytes: u64,
 }
 
 impl Timed {
@@ -96,7 +96,7 @@ impl Timed {
 }
 
 /// Reads a plan from a file that the user gave.
-pub(super) fn read(path: &Path) -> Result<PlanWithOrigin, Error> {
+pub(crate) fn read(path: &Path) -> Result<PlanWithOrigin, Error> {
     const WHAT: &str = "plan of a harvest";
     let read = document_file::read(path, Kind::HarvestPlan, WHAT)?;
     let plan: HarvestPlan = read.map_err(|_| {
@@ -122,7 +122,7 @@ pub(super) fn read(path: &Path) -> Result<PlanWithOrigin, Error> {
 ///
 /// # Errors
 /// If the file cannot be read, or was changed since it was profiled.
-pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> Result<bool, Error> {
+pub(crate) fn is_for(plan: &HarvestPlan, path: &Path) -> Result<bool, Error> {
     let bytes = membound_launch::map_file(path).at(|| format!("cannot read {}", path.display()))?;
     let name = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = name.display().to_string();
@@ -157,7 +157,7 @@ impl PlanMaker {
     }
 
     /// What the cache knows of a program: an entry is valid for the same file, arguments and options.
-    pub(super) fn known(&self, plan_request: &PlanRequest) -> CacheEntry {
+    pub(crate) fn known(&self, plan_request: &PlanRequest) -> CacheEntry {
         let Some(kept) = self.cache_file(plan_request) else {
             return CacheEntry::Nothing;
         };
@@ -175,13 +175,13 @@ impl PlanMaker {
     }
 
     /// What is kept of the program's last run as an ordinary process.
-    pub(super) fn timed(&self, plan_request: &PlanRequest) -> Option<Timed> {
+    pub(crate) fn timed(&self, plan_request: &PlanRequest) -> Option<Timed> {
         let kept = self.cache_file(plan_request)?.with_extension(TIMED);
         Timed::parse(&std::fs::read_to_string(kept).ok()?)
     }
 
     /// Runs the program once beforehand, without its output, to plan it.
-    pub(super) fn rehearse(&self, plan_request: &PlanRequest) -> Result<PlanWithOrigin, Error> {
+    pub(crate) fn rehearse(&self, plan_request: &PlanRequest) -> Result<PlanWithOrigin, Error> {
         let path = &plan_request.path;
         if !self.quiet {
             self.environment.complain(&format!(
@@ -202,7 +202,7 @@ impl PlanMaker {
     }
 
     /// Makes the plan from a run of the program.
-    pub(super) fn plan_of(
+    pub(crate) fn plan_of(
         &self,
         plan_request: &PlanRequest,
         run: &RunData,
@@ -217,19 +217,19 @@ impl PlanMaker {
     }
 
     /// Keeps a plan for later runs. Errors are ignored: the plan is then made again.
-    pub(super) fn keep(&self, plan_request: &PlanRequest, plan: &HarvestPlan) {
+    pub(crate) fn keep(&self, plan_request: &PlanRequest, plan: &HarvestPlan) {
         if let Some(kept) = self.file_to_write(plan_request) {
             let _ = document_file::write(&kept, plan);
         }
     }
 
     /// Keeps why a program cannot be planned, so that it is not profiled again.
-    pub(super) fn keep_refusal(&self, plan_request: &PlanRequest, why: &str) {
+    pub(crate) fn keep_refusal(&self, plan_request: &PlanRequest, why: &str) {
         self.keep_text(plan_request, REFUSED, why);
     }
 
     /// Keeps the time of a program.
-    pub(super) fn keep_time(&self, plan_request: &PlanRequest, timed: Timed) {
+    pub(crate) fn keep_time(&self, plan_request: &PlanRequest, timed: Timed) {
         let Timed { cpu_s, code_bytes } = timed;
         self.keep_text(plan_request, TIMED, &format!("{cpu_s:.3} {code_bytes}\n"));
     }
@@ -260,7 +260,7 @@ impl PlanMaker {
     ///
     /// # Errors
     /// If the path of membound's own executable cannot be determined.
-    pub(super) fn profiler(&self, run: &Path) -> io::Result<Command> {
+    pub(crate) fn profiler(&self, run: &Path) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["profile", "--quiet", "--leave-plans", "--no-objects", "-o"]);
         command.arg(run);

@@ -14,29 +14,29 @@ use crate::error::Error;
 
 /// A program of the harvest: its executable, and the words with which it is called.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     /// The executable.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The file that its plan must be for: the executable itself, or the shared object that it runs.
-    pub(super) code: PathBuf,
-    pub(super) words: Vec<OsString>,
+    pub(crate) code: PathBuf,
+    pub(crate) words: Vec<OsString>,
     /// Number of the scavenger, from 1; 0: no scavenger.
-    pub(super) number: usize,
+    pub(crate) number: usize,
     /// Why it cannot run in another program's process, where its file shows it; it then runs as an ordinary
     /// process.
-    pub(super) no_scavenger: Option<String>,
+    pub(crate) no_scavenger: Option<String>,
 }
 
 /// The request for one copy of a scavenger, as the document records it.
 #[derive(Clone, Debug)]
-pub(super) struct CopyRequest {
-    pub(super) words: Vec<String>,
-    pub(super) copy: u32,
-    pub(super) output: Option<String>,
+pub(crate) struct CopyRequest {
+    pub(crate) words: Vec<String>,
+    pub(crate) copy: u32,
+    pub(crate) output: Option<String>,
 }
 
 /// membound's own host program, whose stalls are harvested where there is no command.
-pub(super) fn host() -> Program {
+pub(crate) fn host() -> Program {
     let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
     Program {
         code: path.clone(),
@@ -48,7 +48,7 @@ pub(super) fn host() -> Program {
 }
 
 /// The program named by the first of `words`, found in `search` as a shell would find it.
-pub(super) fn command(words: &[OsString], search: Option<&OsStr>) -> Result<Program, Error> {
+pub(crate) fn command(words: &[OsString], search: Option<&OsStr>) -> Result<Program, Error> {
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, search).map_err(Error::CannotRun)?;
     Ok(Program {
@@ -61,7 +61,7 @@ pub(super) fn command(words: &[OsString], search: Option<&OsStr>) -> Result<Prog
 }
 
 /// The scavengers named by the command lines `commands`.
-pub(super) fn scavengers(
+pub(crate) fn scavengers(
     commands: &[String],
     search: Option<&OsStr>,
 ) -> Result<Vec<Program>, String> {
@@ -181,7 +181,7 @@ fn is_static_executable(start: &[u8]) -> bool {
 }
 
 /// Words in the form of the document.
-pub(super) fn texts(words: &[OsString]) -> Vec<String> {
+pub(crate) fn texts(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().map(|word| word.to_string_lossy());
     texts.map(std::borrow::Cow::into_owned).collect()
 }

@@ -16,17 +16,17 @@ const MIN_DISTANCE_SHARE_OF_BOUND: f64 = 0.5;
 
 /// Lengths of time slices, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timing {
+pub(crate) struct Timing {
     /// Latency of a load from memory.
-    pub(super) hidden_ns: f64,
+    pub(crate) hidden_ns: f64,
     /// Time until the command's data have arrived: a slice ends at the first yield after it.
-    pub(super) span_ns: f64,
+    pub(crate) span_ns: f64,
     /// Maximum time from one yield of a scavenger to the next.
-    pub(super) distance_ns: f64,
+    pub(crate) distance_ns: f64,
 }
 
 impl Timing {
-    pub(super) fn of(bound_ns: Option<f64>, machine: Option<&MachineProfile>) -> Self {
+    pub(crate) fn of(bound_ns: Option<f64>, machine: Option<&MachineProfile>) -> Self {
         let latency_ns = machine
             .and_then(|machine| machine.levels.last())
             .map_or(DEFAULT_LATENCY_NS, |level| level.latency_ns);
@@ -51,7 +51,7 @@ impl Timing {
 }
 
 /// Ticks of the time stamp counter per nanosecond: from the machine profile, or measured for 10 ms.
-pub(super) fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
+pub(crate) fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
     const MEASURING_TIME: Duration = Duration::from_millis(10);
     /// Used where the counter is not fit for measuring.
     const DEFAULT_TICKS_PER_NS: f64 = 2.0;
