@@ -42,8 +42,9 @@ const AGAIN: usize = 2;
 const SLOWEST_SHOWN: usize = 20;
 
 /// Binaries that `--fast` runs besides the unit tests: they patch, profile and measure no program.
-const FAST: [&str; 5] = [
+const FAST: [&str; 6] = [
     "membound-analyze/it",
+    "membound-control/replay",
     "membound-harvest/walks",
     "membound-input/it",
     "membound-platform/it",

@@ -1,6 +1,7 @@
 //! Runs a program, and scavengers in the time that it waits for memory (`membound harvest run`).
 
 mod choices;
+mod control_trace;
 mod copies;
 mod ended;
 mod first_run;

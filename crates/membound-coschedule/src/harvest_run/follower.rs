@@ -13,6 +13,7 @@ use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
 use super::choices::PlannedYield;
+use super::control_trace::ControlTrace;
 use super::in_place::{Adopted, InPlace, Outcome};
 use super::off_switch::{HarvestSwitch, Listening, OffSwitch};
 use super::ordinary::Processes;
@@ -45,6 +46,8 @@ pub(super) struct Observed {
     pub(super) balance: Option<InterleavingReport>,
     /// What switching the harvest off did, for the report.
     pub(super) off: Option<String>,
+    /// Why the controller's trace could not be written.
+    pub(super) untraced: Option<String>,
     /// Time from the beginning to the first poll after a scavenger had a time slice.
     pub(super) first_turn: Option<Duration>,
     /// The plan that was made during the run and the time when it was adopted, or why there is none.
@@ -72,7 +75,7 @@ impl Follower {
     /// Starts the thread.
     pub(super) fn begin(
         (remote, pid): (Remote, u32),
-        (controller, yields): (Controller, Vec<PlannedYield>),
+        (controller, yields, trace): (Controller, Vec<PlannedYield>, Option<ControlTrace>),
         slots: Slots,
         others: OtherProcesses,
         (switch, off): (&OffSwitch, HarvestSwitch),
@@ -90,6 +93,7 @@ impl Follower {
             start,
             begin: Instant::now(),
             controller,
+            trace,
             yields,
             slots,
             others,
@@ -136,6 +140,7 @@ struct Followed {
     /// When it was followed first.
     begin: Instant,
     controller: Controller,
+    trace: Option<ControlTrace>,
     /// Yields of the command, in the controller's order.
     yields: Vec<PlannedYield>,
     slots: Slots,
@@ -213,14 +218,18 @@ impl Followed {
             self.exchange = None;
         }
         let observed = &self.observed;
-        let actions = self.controller.step(&Observation {
+        let observation = Observation {
             now: self.begin.elapsed(),
             counters: &observed.counters,
             is_settled: self.exchange.is_none(),
             uses_siblings: self.slots.uses_siblings(),
             progress: &progress(&observed.harvested),
             processors: self.others.free_processors(),
-        });
+        };
+        let actions = self.controller.step(&observation);
+        if let Some(trace) = &mut self.trace {
+            trace.add(&observation, &actions);
+        }
         for action in actions {
             self.apply(action);
         }
@@ -250,6 +259,7 @@ impl Followed {
     fn end(mut self) -> (Observed, Processes) {
         self.observe();
         self.decide();
+        self.observed.untraced = self.trace.take().and_then(ControlTrace::write);
         self.observed.guard = self.controller.guard_report();
         self.observed.balance = self.controller.interleaving_report();
         self.observed.slots = self.slots.report(self.controller.siblings());

@@ -53,6 +53,8 @@ pub struct RunConfig {
     pub output: Option<PathBuf>,
     /// Path of the machine profile, if the user named one.
     pub machine_path: Option<PathBuf>,
+    /// Path of a file for what the controller observes and does, for replay tests.
+    pub control_trace: Option<PathBuf>,
     /// Whether only errors are shown.
     pub quiet: bool,
 }

@@ -20,6 +20,7 @@ use membound_types::{
 };
 
 use super::choices::{Choices, PlannedYield, host_yield};
+use super::control_trace::{ControlSettings, ControlTrace};
 use super::copies::Member;
 use super::ended::EndWatch;
 use super::follower::{Follower, Observed, OtherProcesses, figures};
@@ -284,9 +285,14 @@ impl<'a> Stage<'a> {
         let slots = Slots::new(config, &self.info.cpu, scavengers);
         let controller = self.controller(yields, &slots);
         let in_place = started.in_place.map(|it| it.follow(running.cut_off()));
+        // A plan that is adopted during the run changes the controller's settings.
+        let trace = match in_place {
+            None => self.control_trace(yields, &slots),
+            Some(_) => None,
+        };
         let follower = Follower::begin(
             (session.remote(), session.pid()),
-            (controller, yields.to_vec()),
+            (controller, yields.to_vec(), trace),
             slots,
             OtherProcesses::new(started.processes, processors),
             (self.off, HarvestSwitch::new(config, yields, scavengers)),
@@ -337,6 +343,7 @@ impl<'a> Stage<'a> {
             None => {}
         }
         missed.extend(ended.observed.off.clone());
+        missed.extend(ended.observed.untraced.clone());
         let primary_wall_s = ended
             .primary_wall
             .map_or(ended.wall_s, |wall| wall.as_secs_f64());
@@ -414,10 +421,7 @@ impl<'a> Stage<'a> {
 
     fn controller(&self, yields: &[PlannedYield], slots: &Slots) -> Controller {
         let config = self.config;
-        let limits = Limits {
-            max_slowdown: config.max_slowdown,
-            slo_p95_ns: config.slo_p95_ns,
-        };
+        let limits = self.limits();
         let siblings = || SiblingControl::new(limits);
         Controller::new(limits, &figures(yields))
             .with_slices(self.slice_control())
@@ -426,15 +430,41 @@ impl<'a> Stage<'a> {
     }
 
     fn slice_control(&self) -> Option<SliceControl> {
+        let ([bound_ns, hidden_ns, max_ns], most_skips) = self.slice_bounds()?;
+        Some(SliceControl::new(bound_ns, hidden_ns, max_ns).skipping(most_skips))
+    }
+
+    /// Bound, duration of the hidden load and maximum span of time slices in nanoseconds, and the maximum number of
+    /// skips; `None` if slices have no bound.
+    fn slice_bounds(&self) -> Option<([f64; 3], u32)> {
         let most_skips = if self.config.without.contains(&HarvestPart::Skips) {
             0
         } else {
             MAX_SKIPS
         };
         let timing = &self.timing;
-        self.config.bound_ns.map(|bound_ns| {
-            SliceControl::new(bound_ns, timing.hidden_ns, timing.span_ns).skipping(most_skips)
-        })
+        let bound_ns = self.config.bound_ns?;
+        Some(([bound_ns, timing.hidden_ns, timing.span_ns], most_skips))
+    }
+
+    const fn limits(&self) -> Limits {
+        Limits {
+            max_slowdown: self.config.max_slowdown,
+            slo_p95_ns: self.config.slo_p95_ns,
+        }
+    }
+
+    /// The trace of a controller that decides by these yields from the beginning.
+    fn control_trace(&self, yields: &[PlannedYield], slots: &Slots) -> Option<ControlTrace> {
+        let settings = ControlSettings {
+            limits: self.limits(),
+            yields: &figures(yields),
+            slices: self.slice_bounds(),
+            has_siblings: slots.are_controlled(),
+            has_interleaving: self.config.no_primary,
+        };
+        let path = self.config.control_trace.clone()?;
+        Some(ControlTrace::begin(path, settings))
     }
 
     /// CPU time of the command's process in seconds: that of all children but the ordinary processes.

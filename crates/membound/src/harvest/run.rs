@@ -100,6 +100,9 @@ pub(crate) struct RunArgs {
     /// Write an HTML page to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Record what the controller observes and does, for its replay tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    control_trace: Option<PathBuf>,
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
@@ -162,6 +165,7 @@ fn config(args: &RunArgs) -> RunConfig {
         finish: args.finish,
         output: args.output.clone(),
         machine_path: args.machine.clone(),
+        control_trace: args.control_trace.clone(),
         quiet: args.quiet,
     }
 }
