@@ -35,10 +35,14 @@ pub struct LoadedConfig {
     /// Injecting threads; `None` for all CPUs on other cores than the measuring one, or all
     /// other CPUs where there is one core.
     pub injectors: Option<u32>,
-    /// Bytes under the chase; `None` for enough that no declared cache holds much of it.
+    /// Size in bytes of the outermost cache as it was measured; `None` for the largest declared one. A guest may see
+    /// a cache declared that is many times as large as its part of it; a chase that is larger than necessary shows
+    /// translation as well.
+    pub cache_bytes: Option<u64>,
+    /// Bytes under the chase; `None` for enough that the outermost cache does not hold much of it.
     pub chase_bytes: Option<u64>,
-    /// Bytes that each injector goes through; `None` for enough that no declared cache
-    /// holds what all of them go through.
+    /// Bytes that each injector goes through; `None` for enough that the outermost cache does not
+    /// hold what all of them go through.
     pub traffic_bytes: Option<u64>,
     /// Page kind of the chase's and the traffic's memory.
     pub page: PageKind,
@@ -57,6 +61,7 @@ impl LoadedConfig {
             mixes: vec![mix(1, 0), mix(2, 1), mix(1, 1), mix(0, 1)],
             delays: None,
             injectors: None,
+            cache_bytes: None,
             chase_bytes: None,
             traffic_bytes: None,
             page,
@@ -271,7 +276,8 @@ impl Sizes {
         const MIB: u64 = 1 << 20;
         let place = (config.page, config.node, session.cpu);
         let available_bytes = room::obtainable_bytes(session.root, &session.topology, place);
-        let cache = hint::largest_cache_bytes(session);
+        let declared = hint::largest_cache_bytes(session);
+        let cache = config.cache_bytes.map_or(declared, |it| it.min(declared));
         let threads = injectors.max(1);
         let page = |bytes: u64| (bytes - bytes % 4096).max(Injector::MIN_BYTES);
         let sizes = Self {

@@ -124,6 +124,14 @@ fn sizes_that_are_not_given_exceed_the_caches_and_fit_the_memory() {
             assert!(sizes.chase_bytes >= 8 * cache);
             assert!(3 * sizes.traffic_bytes > 3 * cache);
         }
+        // A measured cache takes the place of a larger declared one.
+        let cache_bytes = Some(1 << 20);
+        let measured = LoadedConfig {
+            cache_bytes,
+            ..config
+        };
+        let small = Sizes::new(session, &measured, 3).unwrap();
+        assert!(small.chase_bytes <= sizes.chase_bytes.min(256 << 20));
     });
 }
 

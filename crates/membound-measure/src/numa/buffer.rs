@@ -96,9 +96,10 @@ impl Buffer {
     pub(super) fn note(&self) -> Option<String> {
         if (self.chain_bytes as u64) < 2 * self.cache_bytes {
             return Some(format!(
-                "memory of node {}: only {} MiB were free for the chase, so part of it may lie in caches",
+                "memory of node {}: the chase has {} MiB, less than twice the declared cache of {} MiB, so part of it may lie in caches",
                 self.node,
-                self.chain_bytes >> 20
+                self.chain_bytes >> 20,
+                self.cache_bytes >> 20
             ));
         }
         let share = self.region.partial_page_share()?;

@@ -61,7 +61,7 @@ fn values(
             .iter()
             .try_for_each(|config| config.check(session)),
         Part::Bandwidth => plan::bandwidth(session, args, unmeasured).check(session),
-        Part::Loaded => plan::loaded(session, args).check(),
+        Part::Loaded => plan::loaded(session, args, unmeasured).check(),
         // The options of these parts are kinds of pages only.
         Part::Tlb | Part::Prefetch | Part::Numa | Part::C2c | Part::Calibration => Ok(()),
     }

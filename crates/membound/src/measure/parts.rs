@@ -43,8 +43,8 @@ pub(super) fn measure(
             profile.bandwidth = Outcome::Known(bandwidth::measure(session, &config)?);
         }
         Part::Loaded => {
-            profile.loaded =
-                Outcome::Known(loaded::measure(session, &plan::loaded(session, args))?);
+            let config = plan::loaded(session, args, profile);
+            profile.loaded = Outcome::Known(loaded::measure(session, &config)?);
         }
         Part::Tlb => {
             profile.tlb = Outcome::Known(tlb::measure(session, &plan::tlb(session, args))?);

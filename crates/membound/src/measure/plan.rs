@@ -270,8 +270,13 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
 }
 
 /// The configuration of `loaded`: one page kind, one node.
-pub(super) fn loaded(session: &Session<'_>, args: &MeasureArgs) -> LoadedConfig {
+pub(super) fn loaded(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    profile: &MachineProfile,
+) -> LoadedConfig {
     let mut config = LoadedConfig::new(session.effort, page(session, args));
+    config.cache_bytes = cache_sizes(profile).last().copied();
     config.node = nodes(args)[0];
     replace_default(&args.mix, &mut config.mixes);
     config
@@ -326,12 +331,7 @@ fn fitting(mut sets: Vec<u64>, room_bytes: u64) -> Vec<u64> {
 /// the level before and of the thread's share of this level, where an outermost cache is divided by `threads`
 /// if CPUs share it.
 fn working_sets(profile: &MachineProfile, threads: u32) -> Option<Vec<u64>> {
-    let caches: Vec<u64> = profile
-        .levels
-        .iter()
-        .filter(|level| level.kind == LevelKind::Cache)
-        .filter_map(|level| level.size_bytes)
-        .collect();
+    let caches = cache_sizes(profile);
     let (first, last) = (*caches.first()?, *caches.last()?);
     let declared = profile
         .machine
@@ -356,6 +356,12 @@ fn working_sets(profile: &MachineProfile, threads: u32) -> Option<Vec<u64>> {
         .max(last);
     sets.push((4 * beyond).clamp(64 * MIB, 512 * MIB));
     Some(sets)
+}
+
+/// Measured sizes of the caches in bytes, innermost first.
+fn cache_sizes(profile: &MachineProfile) -> Vec<u64> {
+    let caches = (profile.levels.iter()).filter(|level| level.kind == LevelKind::Cache);
+    caches.filter_map(|level| level.size_bytes).collect()
 }
 
 #[cfg(test)]
