@@ -151,6 +151,55 @@ fn is_original(fixture: &Fixture, pid: &str, walk: u64) -> bool {
     text == expected
 }
 
+/// Waits until the program has printed this many lines.
+fn printed(out: &Path, count: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    wait(&format!("it prints line {count}"), || {
+        let text = fs::read_to_string(out).unwrap_or_default();
+        lines = text.lines().map(str::to_owned).collect();
+        text.ends_with('\n') && lines.len() == count
+    });
+    lines
+}
+
+/// Address of `walk`, by the program's first line.
+fn walk_of(lines: &[String]) -> u64 {
+    let address = lines[0].split(' ').nth(1).expect("the second address");
+    u64::from_str_radix(address.trim_start_matches("0x"), 16).expect("it is hexadecimal")
+}
+
+/// A thread that blocks all signals cannot be stopped, and a trap would end its program: patches stay in the text until
+/// it can be. Nobody asks for another exchange meanwhile.
+#[test]
+fn patches_that_stay_under_a_thread_without_signals_are_taken_out_later() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    let (options, keys) = live(&fixture);
+    let (session, out, mut keys) = begin(&fixture, options, &["masked", "1"], &keys);
+    let remote = session.remote();
+    let count = chosen(&fixture, "walk", Body::Count { exact: false });
+    remote.exchange(vec![count.clone()]);
+    wait("counts grow", || executed(&remote, &count) > 1000);
+    let mut press = |key| std::io::Write::write_all(&mut keys, key).expect("it reads them");
+    press(b"m");
+    let lines = printed(&out, 2);
+    let (walk, pid) = (walk_of(&lines), &lines[1]);
+    let number = remote.exchange(Vec::new());
+    wait("the removal was tried", || remote.settled(number));
+    let stayed = !is_original(&fixture, pid, walk);
+    press(b"u");
+    wait("its own text is there again", || {
+        is_original(&fixture, pid, walk)
+    });
+    press(b"\n");
+    ends_well(&session);
+    if could_be_patched(&session.finish()) {
+        assert!(stayed, "a thread that blocks all signals was stopped");
+    }
+}
+
 /// A forked child has the patches of that moment, and no control thread that removes them.
 #[test]
 fn a_forked_child_follows_the_exchanges_too() {
@@ -160,21 +209,13 @@ fn a_forked_child_follows_the_exchanges_too() {
     let _busy = busy();
     let (options, keys) = live(&fixture);
     let (session, out, mut keys) = begin(&fixture, options, &["forks", "1"], &keys);
-    let lines = |count: usize| {
-        let text = fs::read_to_string(&out).unwrap_or_default();
-        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        (text.ends_with('\n') && lines.len() == count).then_some(lines)
-    };
     let remote = session.remote();
     let sample = chosen(&fixture, "walk", Body::Sample);
     let number = remote.exchange(vec![sample]);
     wait("the patches stand", || remote.settled(number));
     std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    wait("there is a child", || lines(2).is_some());
-    let lines = lines(2).unwrap();
-    let walk = lines[0].split(' ').nth(1).unwrap().trim_start_matches("0x");
-    let walk = u64::from_str_radix(walk, 16).unwrap();
-    let child = &lines[1];
+    let lines = printed(&out, 2);
+    let (walk, child) = (walk_of(&lines), &lines[1]);
     let patched = !is_original(&fixture, child, walk);
     remote.exchange(Vec::new());
     wait("the child has its own text again", || {
