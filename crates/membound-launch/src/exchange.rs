@@ -62,6 +62,22 @@ fn pace(area: &Area, paces: &[(u64, Pace)]) {
     }
 }
 
+/// The areas of a choice.
+fn areas_of<'a>(areas: &'a [Arc<Area>], choice: &Choice) -> Vec<&'a Arc<Area>> {
+    let is_chosen = |area: &&Arc<Area>| {
+        let module = &area.loaded.module;
+        module.is_chosen(&choice.file, &choice.options)
+    };
+    areas.iter().filter(is_chosen).collect()
+}
+
+/// True if the patch at `address` is in none of these areas: it would cross those of another plan, which threads may
+/// still execute.
+fn is_left_out(areas: &[&Arc<Area>], address: u64) -> bool {
+    let holds = |area: &&Arc<Area>| area.holds(std::iter::once(address));
+    !areas.is_empty() && !areas.iter().any(holds)
+}
+
 impl Server {
     /// Makes `choices` the complete set of choices, and wakes live programs. Returns a number for
     /// [`Self::settled`].
@@ -78,16 +94,22 @@ impl Server {
         self.settling.is_settled(exchange)
     }
 
-    /// Sites of a choice that cannot be patched, with reasons; `None` if the choice was not placed in any
-    /// program yet.
+    /// Sites of a choice that cannot be patched, with reasons, or whose patches were left out of all programs; `None`
+    /// if the choice was not placed in any program yet.
     pub(crate) fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>> {
         let choice = choice.clone().plain();
         let ledger = self.ledger();
         let module = ledger.module(|module| module.is_chosen(&choice.file, &choice.options))?;
         let plan = module.plan.as_ref().ok()?;
-        let refused = plan
-            .sites()
-            .filter_map(|site| Some((site.address, site.number.err()?)));
+        let areas = areas_of(&ledger.areas, &choice);
+        let refused = plan.sites().filter_map(|site| {
+            let refusal = match site.number {
+                Err(refusal) => refusal,
+                Ok(_) if is_left_out(&areas, site.address) => Refusal::NoRoom,
+                Ok(_) => return None,
+            };
+            Some((site.address, refusal))
+        });
         Some(refused.collect())
     }
 
@@ -96,11 +118,7 @@ impl Server {
     pub(crate) fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
         let choice = choice.clone().plain();
         let areas = self.ledger().areas.clone();
-        let chosen = areas.iter().filter(|area| {
-            let module = &area.loaded.module;
-            module.is_chosen(&choice.file, &choice.options)
-        });
-        for area in chosen {
+        for area in areas_of(&areas, &choice) {
             pace(area, paces);
         }
         let mut known = self.paces();
@@ -134,16 +152,19 @@ impl Server {
         }
     }
 
-    /// Executions of a choice's sites, in programs that run and that have ended; `None` if it was placed
-    /// nowhere yet, or does not count.
+    /// Executions of a choice's sites, in programs that run and that have ended, without those whose patches were left
+    /// out of all programs; `None` if it was placed nowhere yet, or does not count.
     pub(crate) fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
         let choice = choice.clone().plain();
-        let sums = self
-            .ledger()
-            .executions_of(|module| module.is_chosen(&choice.file, &choice.options))?;
+        let ledger = self.ledger();
+        let sums = ledger.executions_of(|it| it.is_chosen(&choice.file, &choice.options))?;
+        let areas = areas_of(&ledger.areas, &choice);
         let (module, sums) = sums;
         let plan = module.plan.as_ref().ok()?;
-        let sites = plan.sites().filter_map(|site| {
+        let placed = plan
+            .sites()
+            .filter(|site| !is_left_out(&areas, site.address));
+        let sites = placed.filter_map(|site| {
             let executions = *sums.get(site.number.ok()? as usize)?;
             Some(Executed {
                 address: site.address,

@@ -10,7 +10,7 @@ use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{Body, Hooks, Options, Sites as Places};
 use membound_rewrite::stall::{Code, CodeBlock};
 use membound_run::{ModuleId, SiteId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::budget::{Threads, Work};
 use crate::modules::CodeModule;
@@ -61,6 +61,12 @@ pub(crate) enum Wanted {
     No,
 }
 
+/// The sites of `all` that `some` lacks; both are sorted by address.
+fn without(all: &[(u64, SiteId)], some: &[(u64, SiteId)]) -> Vec<SiteId> {
+    let rest = all.iter().filter(|it| some.binary_search(it).is_err());
+    rest.map(|(_, site)| *site).collect()
+}
+
 /// Sites of one function that are patched together.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -95,6 +101,10 @@ pub(crate) struct Group {
     pub(crate) failures: u32,
     /// Times that sites were added.
     grown: u32,
+    /// Its sites before the last were added.
+    sites_before: Vec<(u64, SiteId)>,
+    /// Addresses of sites that were executed in a window.
+    executed: FxHashSet<u64>,
     /// What its next window is for.
     pub(crate) next: Work,
 }
@@ -124,20 +134,43 @@ impl Group {
             rests_until_ns: 0,
             failures: 0,
             grown: 0,
+            sites_before: Vec::new(),
+            executed: FxHashSet::default(),
             next: Work::Time,
         })
     }
 
     /// Adds sites of the same function, which are patched with the others from now on.
     fn grow(&mut self, sites: Vec<(u64, SiteId)>) {
+        self.sites_before.clone_from(&self.sites);
         self.sites.extend(sites);
         self.sites.sort_unstable();
-        // The choice of blocks stays: it does not depend on sites.
-        self.choices.retain(|work, _| *work == Work::Blocks);
         self.grown += 1;
+        self.rests_until_ns = 0;
+        self.begin_again();
+    }
+
+    /// Removes the sites that were added last if some of `refused` were executed before: the patches of the new
+    /// plan cross those of the old one, in which threads may still be, and were left out. The older sites are the
+    /// hotter ones. Returns the removed sites; `None` if nothing was lost.
+    pub(crate) fn shrink(&mut self, refused: &[u64]) -> Option<Vec<SiteId>> {
+        let is_lost = refused.iter().any(|it| self.executed.contains(it));
+        if !is_lost || self.sites_before.is_empty() {
+            return None;
+        }
+        let before = std::mem::take(&mut self.sites_before);
+        let removed = without(&self.sites, &before);
+        self.sites = before;
+        self.begin_again();
+        Some(removed)
+    }
+
+    /// Forgets what depends on the choice of sites.
+    fn begin_again(&mut self) {
+        // The choice of blocks does not.
+        self.choices.retain(|work, _| *work == Work::Blocks);
         self.rate = None;
         self.rates.clear();
-        self.rests_until_ns = 0;
         self.next = Work::Time;
     }
 
@@ -254,6 +287,10 @@ impl Group {
     pub(crate) fn counted(&mut self, work: Work, counts: &FxHashMap<u64, u64>, cpu_ns: u64) {
         if cpu_ns == 0 {
             return;
+        }
+        if work == Work::Time {
+            let executed = counts.iter().filter(|(_, count)| **count > 0);
+            self.executed.extend(executed.map(|(address, _)| *address));
         }
         let sum: u64 = counts.values().sum();
         let rate = sum as f64 / cpu_ns as f64;

@@ -1,5 +1,6 @@
 //! Reads the counters of a window, when it opens and again before it closes.
 
+use membound_rewrite::patch::Refusal;
 use membound_run::Executions;
 
 use super::window::{Closed, Now, Part, Phase, Window};
@@ -31,8 +32,16 @@ impl Windows {
                 continue;
             }
             if matches!(window.work, Work::Time) {
-                let group = &self.groups.all[part.group];
-                for (address, refusal) in refused.unwrap_or_default() {
+                let group = &mut self.groups.all[part.group];
+                let refused = refused.unwrap_or_default();
+                let addresses: Vec<u64> = refused.iter().map(|(address, _)| *address).collect();
+                if let Some(removed) = group.shrink(&addresses) {
+                    for site in removed {
+                        sites.refuse(site, Refusal::NoRoom.to_string());
+                    }
+                    continue;
+                }
+                for (address, refusal) in refused {
                     if let Some((_, site)) = group.sites.iter().find(|(it, _)| *it == address) {
                         sites.refuse(*site, refusal.to_string());
                     }
