@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use crate::run::{program, read, root, say, stdout_of, succeed};
 use crate::tools::Tool;
 
-/// Takes two minutes to build on two cores.
+/// Takes a minute to build on two cores.
 const MDBOOK: Tool = Tool {
     name: "mdbook",
     version: "0.5.4",

@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::run::{program, succeed};
 use crate::tools::Tool;
 
-/// Takes two minutes to build on two cores.
+/// Takes a minute or two to build on two cores.
 const CARGO_DENY: Tool = Tool {
     name: "cargo-deny",
     version: "0.20.2",
