@@ -289,7 +289,7 @@ pub(crate) fn hits_source(points: &[AreaPoint]) -> Option<String> {
     points
         .iter()
         .find_map(|point| point.hits.why_missing())
-        .map(|why| format!("not known: {}", missing_text(why)))
+        .map(missing_text)
 }
 
 /// Page walks at once, or the known lower bound: `1.0 [1.0, 1.3]`, `at least 4.4`.
