@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_model::stall::{CACHED_LOOP_ERROR, Executed};
+use membound_model::stall::{CACHED_LOOP_ERROR, Estimate, Executed};
 use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -156,7 +156,7 @@ struct Strata {
     /// Upper limit of a loop's iterations per nanosecond; infinite if the core clock is not known.
     max_iterations_per_ns: f64,
     /// Time in nanoseconds of an iteration in the first cache, of loops for which it was measured.
-    cached_ns: FxHashMap<work::Loop, f64>,
+    cached_ns: FxHashMap<work::Loop, Estimate>,
 }
 
 impl Strata {
@@ -245,7 +245,7 @@ impl Strata {
             Stratum::Loop(Some(module), start) => self.cached_ns.get(&(module, start)),
             Stratum::Loop(None, _) | Stratum::Function(_) => None,
         };
-        let most = cached_ns.map(|ns| 1.0 / (ns * (1.0 - CACHED_LOOP_ERROR)));
+        let most = cached_ns.map(|ns| 1.0 / (ns.low * (1.0 - CACHED_LOOP_ERROR)));
         most.map_or(self.max_iterations_per_ns, |most| {
             most.min(self.max_iterations_per_ns)
         })

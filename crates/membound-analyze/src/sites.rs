@@ -104,6 +104,8 @@ pub(crate) fn costs(
         .map(|index| time_of(SiteId(index as u32)))
         .collect();
     let loops = work::around_sites(run, &times_ns);
+    let executed: Vec<Option<Executed>> = counted.iter().map(|it| it.executed).collect();
+    let prefetches = work::Prefetches::new(run, &executed);
     // Fitting mixtures is most of the work in a run with many sites.
     run.sites
         .par_iter()
@@ -134,7 +136,7 @@ pub(crate) fn costs(
                     } else {
                         0.0
                     },
-                    executed,
+                    executed: executed.or_else(|| prefetches.executed(run, id)),
                     mixture: uncontended.as_ref().unwrap_or(&mixture).as_ref(),
                     stream,
                     contended,
@@ -176,6 +178,7 @@ const fn access_kind(kind: SiteKind) -> stall::AccessKind {
         SiteKind::Load | SiteKind::Both => stall::AccessKind::Reads,
         SiteKind::Store => stall::AccessKind::Writes,
         SiteKind::Locked => stall::AccessKind::Locked,
+        SiteKind::Prefetch => stall::AccessKind::Prefetches,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Loops around accesses: their work, and their time in the first cache. Work that the processor does while an
 //! access waits does not show in samples, but would take time if the data were near.
 
-use membound_model::stall::{CachedLoop, Work};
-use membound_run::{FrameId, ModuleId, RunData};
+use membound_model::stall::{CachedLoop, Estimate, Executed, Work};
+use membound_run::{FrameId, ModuleId, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -31,24 +31,70 @@ pub(crate) struct Around {
     pub cached: Option<CachedLoop>,
 }
 
-/// Time in nanoseconds of an iteration with its data in the first cache, of the loops for which it was measured.
-pub(crate) fn cached_ns(run: &RunData) -> FxHashMap<Loop, f64> {
+/// Time in nanoseconds of an iteration with its data in the first cache and the range of its measurements, of the
+/// loops for which it was measured.
+pub(crate) fn cached_ns(run: &RunData) -> FxHashMap<Loop, Estimate> {
     let measured = run.loops.iter().filter_map(|around| {
         let module = run.frames[around.frame.index()].module?;
-        Some(((module, around.start), around.cached_ns?))
+        let ns = around.cached_ns?;
+        let least_ns = around.cached_least_ns.unwrap_or(ns);
+        let most_ns = around.cached_most_ns.unwrap_or(ns);
+        Some(((module, around.start), Estimate::new(ns, least_ns, most_ns)))
     });
     measured.collect()
 }
 
-/// The innermost loop around each site. `times_ns` is the CPU time attributed to each site, in nanoseconds.
-pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
-    let innermost: FxHashMap<FrameId, Loop> = (run.loops.iter())
+/// The innermost loop around each frame that is in one.
+fn innermost(run: &RunData) -> FxHashMap<FrameId, Loop> {
+    (run.loops.iter())
         .filter(|around| around.level == 0)
         .filter_map(|around| {
             let module = run.frames[around.frame.index()].module?;
             Some((around.frame, (module, around.start)))
         })
-        .collect();
+        .collect()
+}
+
+/// Executions of prefetch instructions, which are not counted: those of the nearest counted access in the same loop.
+pub(crate) struct Prefetches {
+    innermost: FxHashMap<FrameId, Loop>,
+    /// Counted accesses by loop, with their addresses.
+    counted: FxHashMap<Loop, Vec<(u64, Executed)>>,
+}
+
+impl Prefetches {
+    /// `executed` holds the executions of each site.
+    pub(crate) fn new(run: &RunData, executed: &[Option<Executed>]) -> Self {
+        let innermost = innermost(run);
+        let mut counted: FxHashMap<Loop, Vec<(u64, Executed)>> = FxHashMap::default();
+        for (site, executed) in run.sites.iter().zip(executed) {
+            if let (Some(executed), Some(around)) = (executed, innermost.get(&site.frame)) {
+                let address = run.frames[site.frame.index()].address;
+                counted
+                    .entry(*around)
+                    .or_default()
+                    .push((address, *executed));
+            }
+        }
+        Self { innermost, counted }
+    }
+
+    /// Executions of a site, if it is a prefetch in a loop with counted accesses.
+    pub(crate) fn executed(&self, run: &RunData, site: SiteId) -> Option<Executed> {
+        let site = &run.sites[site.index()];
+        if site.kind != SiteKind::Prefetch {
+            return None;
+        }
+        let beside = self.counted.get(self.innermost.get(&site.frame)?)?;
+        let address = run.frames[site.frame.index()].address;
+        let nearest = beside.iter().min_by_key(|(it, _)| it.abs_diff(address));
+        nearest.map(|(_, executed)| *executed)
+    }
+}
+
+/// The innermost loop around each site. `times_ns` is the CPU time attributed to each site, in nanoseconds.
+pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
+    let innermost = innermost(run);
     let cached_ns = cached_ns(run);
     let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
     let mut add = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {

@@ -3,7 +3,7 @@
 //!
 //! A loop that goes through memory in order shows no latency (prefetchers hide it) and its hits overlap with
 //! everything else, so neither timed accesses nor counts of hits tell how much of its time is a wait. The time
-//! of the same instructions on data in the first cache does. [`iteration_ns`] executes the body of an innermost
+//! of the same instructions on data in the first cache does. [`iteration_time`] executes the body of an innermost
 //! loop ([`LoopBody`]) a few dozen times in a row, with registers of zeros, and with each of its memory operands moved to a
 //! small buffer of zeros. An operand keeps its registers, so that it advances as in the program and stores are
 //! forwarded to loads as in the program.
@@ -11,23 +11,28 @@
 //! A [`LoopBody`] contains only instructions that compute, and the copy runs in a child process of its own:
 //! should an address leave the buffers after all, the child ends and there is no result.
 
+mod iteration;
 #[cfg(target_arch = "x86_64")]
 mod run;
 
+use std::time::Duration;
+
+pub use iteration::IterationTime;
 use membound_rewrite::stall::LoopBody;
 
-/// Time in nanoseconds of one iteration of a loop, with its data in the first cache.
+/// Time of one iteration of a loop, with its data in the first cache. The measurements are distributed over the
+/// duration `within`, for which this function sleeps most of the time.
 ///
 /// `None` if the time could not be measured. Always `None` on machines other than x86-64.
 #[must_use]
-pub fn iteration_ns(body: &LoopBody) -> Option<f64> {
+pub fn iteration_time(body: &LoopBody, within: Duration) -> Option<IterationTime> {
     #[cfg(target_arch = "x86_64")]
     {
-        run::iteration_ns(body)
+        run::iteration_time(body, within)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = body;
+        let _ = (body, within);
         None
     }
 }

@@ -163,20 +163,25 @@ pub(crate) fn met(
     met.collect()
 }
 
-/// Rows of loops around instructions; for `met` see [`met`], for `cached_ns` [`crate::replays`].
+/// Rows of loops around instructions; for `met` see [`met`], for `cached_loops` [`crate::replays`].
 pub(crate) fn loops(
     met: &[(FrameId, ModuleId, u64)],
     modules: &[Arc<CodeModule>],
-    cached_ns: &CachedLoops,
+    cached_loops: &CachedLoops,
 ) -> Vec<LoopAround> {
     let mut rows = Vec::new();
     for (frame, id, address) in met {
         let code = modules.get(id.index()).and_then(|module| module.code());
         let around = code.map(|code| code.loop_starts(*address));
         let around = loop_rows(*frame, around.unwrap_or_default());
-        rows.extend(around.map(|row| LoopAround {
-            cached_ns: cached_ns.get(&(*id, row.start)).copied(),
-            ..row
+        rows.extend(around.map(|row| {
+            let cached = cached_loops.get(&(*id, row.start));
+            LoopAround {
+                cached_ns: cached.map(|it| it.ns),
+                cached_least_ns: cached.map(|it| it.least_ns),
+                cached_most_ns: cached.map(|it| it.most_ns),
+                ..row
+            }
         }));
     }
     rows
@@ -189,6 +194,8 @@ pub(crate) fn loop_rows(frame: FrameId, starts: Vec<u64>) -> impl Iterator<Item 
         level,
         start,
         cached_ns: None,
+        cached_least_ns: None,
+        cached_most_ns: None,
     })
 }
 

@@ -1,6 +1,8 @@
 //! Measures loops that took much of the time with their data in the first cache, once the program has ended.
 
-use membound_measure::replay;
+use std::time::Duration;
+
+use membound_measure::replay::{IterationTime, iteration_time};
 use membound_run::{ModuleId, SiteId};
 use rustc_hash::FxHashMap;
 
@@ -12,8 +14,12 @@ const MIN_LOOP_SHARE: f64 = 0.03;
 /// Most loops that are measured: each takes some milliseconds, for which the user waits.
 const MAX_LOOPS: usize = 6;
 
-/// Time in nanoseconds of an iteration, by the loop's module and first address.
-pub(crate) type CachedLoops = FxHashMap<(ModuleId, u64), f64>;
+/// Duration over which the measurements of all loops are distributed: another guest of the machine may use the
+/// same core for some milliseconds.
+const WITHIN: Duration = Duration::from_millis(48);
+
+/// Time of an iteration, by the loop's module and first address.
+pub(crate) type CachedLoops = FxHashMap<(ModuleId, u64), IterationTime>;
 
 /// Measures the innermost loops around the sites that samples waited for. `waited_ns` is the CPU time of these
 /// samples, `all_ns` that of all.
@@ -39,9 +45,14 @@ pub(crate) fn measure(
         .collect();
     hot.sort_by(|(a, (_, a_ns)), (b, (_, b_ns))| b_ns.total_cmp(a_ns).then(a.cmp(b)));
     hot.truncate(MAX_LOOPS);
-    let measured = hot.into_iter().filter_map(|(place, (module, _))| {
+    let bodies = hot.into_iter().filter_map(|(place, (module, _))| {
         let body = module.code()?.loop_body(place.1)?;
-        Some((place, replay::iteration_ns(&body)?))
+        Some((place, body))
     });
+    let bodies: Vec<_> = bodies.collect();
+    let within = WITHIN / bodies.len().max(1) as u32;
+    let measured = bodies
+        .into_iter()
+        .filter_map(|(place, body)| Some((place, iteration_time(&body, within)?)));
     measured.collect()
 }

@@ -314,6 +314,7 @@ fn row(frame: FrameId, info: SiteInfo) -> Site {
             SiteKind::Store => membound_run::SiteKind::Store,
             SiteKind::Both => membound_run::SiteKind::Both,
             SiteKind::Locked => membound_run::SiteKind::Locked,
+            SiteKind::Prefetch => membound_run::SiteKind::Prefetch,
         },
         bytes: info.bytes,
         text: info.text,

@@ -12,8 +12,12 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{DumpableBehavior, WaitOptions, waitpid};
 
-/// Calls of each piece of code; the median of their times counts.
-const CALLS: usize = 15;
+use super::iteration::IterationTime;
+
+/// Measurements, each of some calls of both pieces of code in turn.
+const MEASUREMENTS: usize = 8;
+/// Calls of each piece of code in a measurement; the median of their times counts.
+const CALLS: usize = 7;
 /// Duration of a call.
 const CALL: Duration = Duration::from_micros(60);
 /// The child is ended if it has not come to an end after this many seconds.
@@ -69,8 +73,8 @@ impl Drop for Area {
     }
 }
 
-/// Time of an iteration in nanoseconds; `None` if it cannot be measured.
-pub(super) fn iteration_ns(body: &LoopBody) -> Option<f64> {
+/// Time of an iteration; `None` if it cannot be measured.
+pub(super) fn iteration_time(body: &LoopBody, within: Duration) -> Option<IterationTime> {
     let area = Area::new()?;
     let starts: Vec<u32> = (0..body.buffers())
         .map(|number| area.address(MARGIN + number * BUFFER_DISTANCE))
@@ -82,9 +86,17 @@ pub(super) fn iteration_ns(body: &LoopBody) -> Option<f64> {
     let [Some(of_few), Some(of_many)] = codes else {
         return None;
     };
-    let [few_ns, many_ns] = in_child(|| time(&[of_few, of_many]))?;
-    let each_ns = (many_ns - few_ns) / (many - few) as f64;
-    (each_ns.is_finite() && each_ns > 0.0).then_some(each_ns)
+    let further = (many - few) as f64;
+    let times = in_child(|| times(&[of_few, of_many], within))?;
+    let mut times = times.map(|[few_ns, many_ns]| (many_ns - few_ns) / further);
+    times.sort_unstable_by(f64::total_cmp);
+    let [least_ns, .., most_ns] = times;
+    let ns = times[MEASUREMENTS / 2];
+    (ns > 0.0 && most_ns.is_finite()).then_some(IterationTime {
+        ns,
+        least_ns: least_ns.max(0.0),
+        most_ns,
+    })
 }
 
 /// Code that executes rounds of some iterations each.
@@ -217,18 +229,26 @@ fn zeroed_vectors(vectors: EncodingKind) -> Result<Vec<Instruction>, IcedError> 
     }
 }
 
-/// Times of a round of each piece of code in nanoseconds, as medians of calls in turn.
-fn time(codes: &[Rounds; 2]) -> [f64; 2] {
-    let call = |code: &Rounds, rounds: u64| {
-        let begun = Instant::now();
-        // SAFETY: this is the child.
-        unsafe { code.execute(rounds) };
-        begun.elapsed()
-    };
+/// Times of a round of each piece of code in nanoseconds.
+type Rounded = [f64; 2];
+
+/// Measurements that are distributed over the duration `within`.
+fn times(codes: &[Rounds; 2], within: Duration) -> [Rounded; MEASUREMENTS] {
     let mut rounds = 16;
     while call(&codes[1], rounds) < CALL {
         rounds *= 2;
     }
+    let pause = within / MEASUREMENTS as u32;
+    std::array::from_fn(|number| {
+        if number > 0 {
+            std::thread::sleep(pause);
+        }
+        time(codes, rounds)
+    })
+}
+
+/// Medians of calls in turn.
+fn time(codes: &[Rounds; 2], rounds: u64) -> Rounded {
     let mut times = [[0.0; CALLS]; 2];
     for number in 0..CALLS {
         for (code, times) in codes.iter().zip(&mut times) {
@@ -241,26 +261,36 @@ fn time(codes: &[Rounds; 2]) -> [f64; 2] {
     })
 }
 
+/// Duration of `rounds` rounds, in the child.
+fn call(code: &Rounds, rounds: u64) -> Duration {
+    let begun = Instant::now();
+    // SAFETY: this is the child.
+    unsafe { code.execute(rounds) };
+    begun.elapsed()
+}
+
 /// What `measure` returns in a child process; `None` if the child did not come to its end.
 ///
 /// The process may have other threads, so `measure` must not allocate memory or take locks.
-fn in_child(measure: impl FnOnce() -> [f64; 2]) -> Option<[f64; 2]> {
+fn in_child(measure: impl FnOnce() -> [Rounded; MEASUREMENTS]) -> Option<[Rounded; MEASUREMENTS]> {
     let (mut from, to) = std::io::pipe().ok()?;
     // SAFETY: the child makes system calls and executes `measure` only, and then ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         prepare_to_fail();
-        let [few, many] = measure().map(f64::to_ne_bytes);
-        let written = rustix::io::write(&to, &few).and_then(|_| rustix::io::write(&to, &many));
+        let bytes = measure().map(|round| round.map(f64::to_ne_bytes));
+        // Less than a pipe takes at once.
+        let written = rustix::io::write(&to, bytes.as_flattened().as_flattened());
         // SAFETY: ends the process without its destructors, which are the parent's.
         unsafe { libc::_exit(i32::from(written.is_err())) };
     }
     drop(to);
     let child = rustix::process::Pid::from_raw(child).filter(|_| child > 0)?;
-    let mut bytes = [[0; 8]; 2];
-    let is_whole = bytes.iter_mut().all(|it| from.read_exact(it).is_ok());
+    let mut bytes = [[[0; 8]; 2]; MEASUREMENTS];
+    let read = from.read_exact(bytes.as_flattened_mut().as_flattened_mut());
     while let Err(Errno::INTR) = waitpid(Some(child), WaitOptions::empty()) {}
-    is_whole.then(|| bytes.map(f64::from_ne_bytes))
+    read.ok()
+        .map(|()| bytes.map(|round| round.map(f64::from_ne_bytes)))
 }
 
 /// Lets a fault or too long a time end this process, without a core dump.

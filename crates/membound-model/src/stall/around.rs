@@ -74,8 +74,8 @@ impl Work {
 /// prefetchers and with other work. The site must be executed once in each iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CachedLoop {
-    /// Time in nanoseconds of an iteration with its data in the first cache.
-    pub iteration_ns: f64,
+    /// Time in nanoseconds of an iteration with its data in the first cache, and the range of its measurements.
+    pub iteration_ns: Estimate,
     /// CPU time of the loop's samples, in nanoseconds.
     pub loop_ns: f64,
     /// CPU time of the samples that are attributed to accesses of the loop, in nanoseconds.
@@ -91,15 +91,16 @@ impl CachedLoop {
     /// than its iterations do in the first cache: then these are not what the program executed.
     pub(super) fn stall(&self, time_ns: f64, executed: Executed) -> Option<Estimate> {
         let of_site = time_ns / self.waiting_ns.max(time_ns).max(f64::MIN_POSITIVE);
-        let left = |executions: f64, error: f64| {
-            (self.loop_ns - executions * self.iteration_ns * error).max(0.0) * of_site
+        let Estimate { value, low, high } = self.iteration_ns;
+        let left = |executions: f64, iteration_ns: f64| {
+            (self.loop_ns - executions * iteration_ns).max(0.0) * of_site
         };
-        let possible = executed.low * self.iteration_ns <= self.loop_ns * (1.0 + CACHED_LOOP_ERROR);
+        let possible = executed.low * low <= self.loop_ns * (1.0 + CACHED_LOOP_ERROR);
         possible.then(|| {
             Estimate::new(
-                left(executed.count, 1.0),
-                left(executed.high, 1.0 + CACHED_LOOP_ERROR),
-                left(executed.low, 1.0 - CACHED_LOOP_ERROR),
+                left(executed.count, value),
+                left(executed.high, high * (1.0 + CACHED_LOOP_ERROR)),
+                left(executed.low, low * (1.0 - CACHED_LOOP_ERROR)),
             )
             .clamped(0.0, time_ns)
         })

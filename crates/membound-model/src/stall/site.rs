@@ -13,6 +13,9 @@ pub enum AccessKind {
     Writes,
     /// It reads and writes atomically, as a locked instruction.
     Locked,
+    /// It asks for a line, as a prefetch instruction: it waits for translation, and for room among the lines that are
+    /// on their way, but not for the line.
+    Prefetches,
 }
 
 /// Most that lines may take, as a multiple of the time at the machine's measured bandwidth.
@@ -155,6 +158,9 @@ impl Stall {
     pub fn of(evidence: &Evidence<'_>, costs: &Costs) -> Self {
         let time_ns = evidence.time_ns.max(0.0);
         let (stall, levels) = match (evidence.executed, evidence.mixture) {
+            (Some(executed), _) if evidence.access_kind == AccessKind::Prefetches => {
+                prefetched(time_ns, executed, costs)
+            }
             (Some(executed), mixture) => {
                 let (stall, levels) = match mixture {
                     Some(mixture) => timed(evidence, executed, mixture, costs),
@@ -213,10 +219,35 @@ impl Costs {
     /// Cost of a hit in nanoseconds.
     fn hit_ns(&self, access_kind: AccessKind) -> f64 {
         match access_kind {
-            AccessKind::Reads | AccessKind::Writes => self.l1_ns,
+            AccessKind::Reads | AccessKind::Writes | AccessKind::Prefetches => self.l1_ns,
             AccessKind::Locked => self.l1_ns.max(self.locked_ns),
         }
     }
+}
+
+/// Cycles of a prefetch that does not wait: usually, and at most.
+const PREFETCH_CYCLES: (f64, f64) = (0.5, 2.0);
+/// Lines that a core has on their way at a time, at least (line fill buffers).
+const LINES_ON_THEIR_WAY: f64 = 10.0;
+
+/// The stall of prefetches: what they take beyond their own work. A prefetch waits until an earlier line arrives, so by
+/// Little's law the latency of a line is at least the wait of a prefetch times the number of lines on their way: the
+/// loop may have other prefetches.
+fn prefetched(time_ns: f64, executed: Executed, costs: &Costs) -> (Estimate, ByLevel) {
+    let cycle_ns = 1e9 / costs.core_hz.max(1e9);
+    let (usual, most) = PREFETCH_CYCLES;
+    let beyond = |count: f64, cycles: f64| (time_ns - count * cycles * cycle_ns).max(0.0);
+    let stall = Estimate::new(
+        beyond(executed.count, usual),
+        beyond(executed.high, most),
+        time_ns,
+    );
+    let mut levels = ByLevel::default();
+    let least_latency_ns = LINES_ON_THEIR_WAY * stall.value / executed.count.max(1.0);
+    if costs.last_cache_ns > 0.0 && least_latency_ns > costs.last_cache_ns {
+        levels.add(Served::Dram, stall.value);
+    }
+    (stall, levels)
 }
 
 /// True if the stall `beyond` a loop's time in the first cache is more certain than `stall`, which is what is known

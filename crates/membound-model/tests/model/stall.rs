@@ -257,6 +257,37 @@ fn site<'a>(
 }
 
 #[test]
+fn prefetches_wait_for_what_they_take_beyond_their_work() {
+    let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
+    let with = |seconds: f64, executions: f64| {
+        let evidence = Evidence {
+            access_kind: AccessKind::Prefetches,
+            mixture: None,
+            ..site(seconds, executions, &mixture)
+        };
+        Stall::of(&evidence, &COSTS)
+    };
+    // 40 ns each: ten lines on their way take 400 ns each. Its own work is a cycle or two.
+    let far = with(8.0, 2e8);
+    assert!(far.stall_ns.value > 7.8e9, "{far:?}");
+    assert!(far.stall_ns.low > 7.2e9, "{far:?}");
+    assert!(far.levels.get(Served::Dram) > 0.99 * far.stall_ns.value);
+    // 0.1 ns each: no time to wait, and where the lines come from cannot be told.
+    let near = with(0.2, 2e9);
+    assert!(near.stall_ns.value < 0.05e9, "{near:?}");
+    assert_eq!(near.levels.get(Served::Dram), 0.0);
+    // Without counts anything is possible.
+    let evidence = Evidence {
+        access_kind: AccessKind::Prefetches,
+        mixture: None,
+        executed: None,
+        ..site(8.0, 1.0, &mixture)
+    };
+    let unknown = Stall::of(&evidence, &COSTS).stall_ns;
+    assert!(unknown.low < 0.1e9 && unknown.high > 7.9e9, "{unknown:?}");
+}
+
+#[test]
 fn an_uncertain_count_does_not_spoil_the_latencies() {
     let mixer = mixer();
     for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
@@ -595,7 +626,7 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
             }),
             contended,
             cached_loop: Some(CachedLoop {
-                iteration_ns,
+                iteration_ns: Estimate::new(iteration_ns, iteration_ns, iteration_ns),
                 loop_ns: 8e9,
                 waiting_ns: 8e9,
             }),

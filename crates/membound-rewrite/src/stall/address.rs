@@ -8,7 +8,7 @@
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-use super::function::{CodeFunction, index_of};
+use super::function::{CodeFunction, index_of, is_prefetch};
 use crate::code::Function;
 use crate::flow::{self, Addressing, Analyst, Segment};
 use crate::{Gpr, RegisterSet};
@@ -59,8 +59,8 @@ fn effective(
 ) -> Option<Effective> {
     let at = index_of(function, site)?;
     let instruction = &function.instructions[at];
-    let access = flow::access(instruction)?;
-    let base = match access.segment {
+    let access = flow::access(instruction);
+    let base = match access.and_then(|access| access.segment) {
         None => 0,
         Some(Segment::Fs) => bases.fs?,
         Some(Segment::Gs) => bases.gs?,
@@ -73,6 +73,13 @@ fn effective(
             values.undo(later, &mut analyst);
         }
     }
+    let Some(access) = access else {
+        let found = is_prefetch(instruction)
+            .then(|| operand(instruction, &values, registers, bases.bias))??;
+        // The line is asked for, not accessed.
+        let exact = false;
+        return Some(Effective { exact, ..found });
+    };
     match access.addressing {
         Addressing::String => string(instruction, &values, registers),
         Addressing::Operand | Addressing::Vector => {

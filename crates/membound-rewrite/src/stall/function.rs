@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use iced_x86::{Formatter as _, Instruction, IntelFormatter};
+use iced_x86::{Formatter as _, Instruction, IntelFormatter, Mnemonic};
 use self_cell::self_cell;
 
 use crate::code::{BlockId, Function};
@@ -34,6 +34,8 @@ pub enum SiteKind {
     Both,
     /// Reads and writes memory in one atomic step.
     Locked,
+    /// Prefetches a line: waits for translation, and for room among the lines on their way, but not for the line.
+    Prefetch,
 }
 
 /// An instruction that accesses memory.
@@ -88,14 +90,14 @@ impl CodeFunction {
     #[must_use]
     pub fn site(&self, address: u64) -> Option<SiteInfo> {
         let instruction = &self.function.instructions[self.index_of(address)?];
-        let access = flow::access(instruction)?;
+        let (kind, bytes) = match flow::access(instruction) {
+            Some(access) => (kind(instruction, access.direction), access.bytes),
+            None if is_prefetch(instruction) => (SiteKind::Prefetch, 1),
+            None => return None,
+        };
         let mut text = String::new();
         IntelFormatter::new().format(instruction, &mut text);
-        Some(SiteInfo {
-            kind: kind(instruction, access.direction),
-            bytes: access.bytes,
-            text,
-        })
+        Some(SiteInfo { kind, bytes, text })
     }
 
     pub(super) fn new(function: Function) -> Self {
@@ -178,8 +180,20 @@ pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
 }
 
 /// What the instruction does to memory.
+/// True for instructions that ask for a line and use none of its bytes.
+pub(super) fn is_prefetch(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Prefetcht0
+            | Mnemonic::Prefetcht1
+            | Mnemonic::Prefetcht2
+            | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetchw
+    )
+}
+
 pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind {
-    let exchanges = instruction.mnemonic() == iced_x86::Mnemonic::Xchg;
+    let exchanges = instruction.mnemonic() == Mnemonic::Xchg;
     match direction {
         Direction::Both if instruction.has_lock_prefix() || exchanges => SiteKind::Locked,
         Direction::Both => SiteKind::Both,

@@ -40,7 +40,7 @@
 
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-use super::function::{CodeFunction, SiteKind, index_of, kind};
+use super::function::{CodeFunction, SiteKind, index_of, is_prefetch, kind};
 use crate::Gpr;
 use crate::code::{BasicBlock, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
@@ -80,6 +80,8 @@ impl WaitLikelihood {
     const STORE: Self = Self::of_memory(0.7, 0.85);
     /// A locked operation also waits for older instructions, and takes long even when it hits.
     const LOCKED: Self = Self::of_memory(1.0, 0.6);
+    /// A prefetch, which waits where too many lines are on their way already.
+    const PREFETCH: Self = Self::of_memory(0.5, 0.9);
     /// A comparison with memory, which some processors fuse with the branch after it.
     const FUSED: Self = Self::of_memory(0.3, 0.4);
     /// A return, or an instruction that pushes or pops: its access to the stack nearly always hits.
@@ -277,8 +279,12 @@ fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
             SiteKind::Load | SiteKind::Both => WaitLikelihood::LOAD,
             SiteKind::Store => WaitLikelihood::STORE,
             SiteKind::Locked => WaitLikelihood::LOCKED,
+            SiteKind::Prefetch => WaitLikelihood::PREFETCH,
         };
         return (at, habit);
+    }
+    if is_prefetch(instruction) {
+        return (at, WaitLikelihood::PREFETCH);
     }
     let earlier = at.checked_sub(1).map(|earlier| {
         let instruction = &function.instructions[earlier];

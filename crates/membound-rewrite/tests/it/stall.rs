@@ -105,6 +105,29 @@ fn the_access_just_before_was_waited_for() {
 }
 
 #[test]
+fn a_prefetch_waits_for_room_among_lines_on_their_way() {
+    let gather = piece(|a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.mov(rdi, qword_ptr(rsi)).unwrap();
+        a.prefetcht0(byte_ptr(rdi + 64)).unwrap();
+        a.add(rsi, 8).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(again).unwrap();
+        a.ret().unwrap();
+    });
+    let (site, wait) = gather.main(2);
+    assert_eq!(site, Some(1));
+    assert!(wait.share > 0.99 && wait.confidence > 0.8);
+    let info = gather.code.site(gather.at[1]).expect("it is a site");
+    assert_eq!(info.kind, SiteKind::Prefetch);
+    assert!(info.text.starts_with("prefetcht0"), "{}", info.text);
+    // The line is asked for, not accessed.
+    let found = gather.address(1, 2, &[(RDI, 0x9000_0000)]);
+    assert_eq!(found, near(0x9000_0040));
+}
+
+#[test]
 fn arithmetic_waits_for_itself_and_hardly_for_what_feeds_it() {
     let code = piece(|a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();

@@ -38,6 +38,10 @@ record! { "loops", Order, missing "latencies" =>
         pub start: u64,
         /// Time in nanoseconds of an iteration whose data are in the first cache, if it was measured.
         pub cached_ns: Option<f64>,
+        /// The shortest of the measurements of `cached_ns`.
+        pub cached_least_ns: Option<f64>,
+        /// The longest of them.
+        pub cached_most_ns: Option<f64>,
     }
 }
 

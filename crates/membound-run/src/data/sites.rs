@@ -35,6 +35,8 @@ membound_types::named! {
         Both = "both",
         /// Reads and writes atomically.
         Locked = "locked",
+        /// Asks for a line, and uses none of its bytes.
+        Prefetch = "prefetch",
     }
 }
 
@@ -44,13 +46,13 @@ impl SiteKind {
     /// Whether it writes.
     #[must_use]
     pub const fn stores(self) -> bool {
-        !matches!(self, Self::Load)
+        !matches!(self, Self::Load | Self::Prefetch)
     }
 
     /// Whether it reads.
     #[must_use]
     pub const fn loads(self) -> bool {
-        !matches!(self, Self::Store)
+        !matches!(self, Self::Store | Self::Prefetch)
     }
 }
 

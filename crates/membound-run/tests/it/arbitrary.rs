@@ -136,7 +136,7 @@ records! {
     Sample [40] { t_ns, thread, cpu, stack, weight_ns, address, exact, object }
     Executions { site, from_ns, to_ns, count, cpu_ns, least_cpu_ns, most_cpu_ns }
     Laps { site, thread, from_ns, to_ns, count, more_count, cpu_ns }
-    LoopAround { frame, level, start, cached_ns }
+    LoopAround { frame, level, start, cached_ns, cached_least_ns, cached_most_ns }
     Access [40] { t_ns, thread, site, address, ticks, hit, drain, store, object, cpu, node }
     Burst { from_ns, to_ns, thread, sites, accesses }
     BlockCount { frame, length, from_ns, to_ns, count }
