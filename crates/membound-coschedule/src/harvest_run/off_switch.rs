@@ -15,20 +15,19 @@ use super::run_config::RunConfig;
 /// How long to wait for a command that does not complete the removal of its yields.
 const TEXT_CHANGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Switches the harvest off that runs. Clones are the same switch.
+/// Switches a harvest off. Clones are the same switch.
 #[derive(Clone, Default)]
 pub struct OffSwitch(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Whether it was operated since [`OffSwitch::reset`].
     is_off: bool,
     notify: Option<Box<dyn Fn() + Send>>,
 }
 
 impl OffSwitch {
-    /// Switches the harvest off, at once or as soon as its command is followed. Without effect until a harvest is
-    /// about to start.
+    /// Switches the harvest off, at once or as soon as its command is followed: a command without a plan is profiled
+    /// before.
     pub fn switch_off(&self) {
         let mut state = self.state();
         state.is_off = true;
@@ -37,12 +36,7 @@ impl OffSwitch {
         }
     }
 
-    /// Forgets that it was operated: a harvest is about to start.
-    pub(super) fn reset(&self) {
-        self.state().is_off = false;
-    }
-
-    /// Calls `notify` when it is operated, or now if it was since [`Self::reset`]; until [`Listening::end`].
+    /// Calls `notify` when it is operated, or now if it was; until [`Listening::end`].
     pub(super) fn begin(&self, notify: impl Fn() + Send + 'static) -> Listening {
         let mut state = self.state();
         if state.is_off {
@@ -144,9 +138,6 @@ mod tests {
             let sender = sender.clone();
             switch.begin(move || sender.send(()).unwrap())
         };
-        // Before a harvest starts there is nothing to switch off.
-        switch.switch_off();
-        switch.reset();
         let listening = follow();
         assert!(receiver.try_recv().is_err());
         switch.clone().switch_off();

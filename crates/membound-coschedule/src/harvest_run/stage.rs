@@ -190,7 +190,6 @@ impl<'a> Stage<'a> {
             harvest.begins = ScavengerPlacement::Own;
             harvest.patience = Duration::ZERO;
         }
-        self.off.reset();
         let stand_in = (self.environment().stand_in)()?;
         let mut ordinary = Some(assignment.ordinary);
         let mut begin = || Processes::start_with_command(ordinary.take().unwrap_or_default());
