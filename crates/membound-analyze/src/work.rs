@@ -1,8 +1,11 @@
 //! Loops around accesses: their work, and their time in the first cache. Work that the processor does while an
 //! access waits does not show in samples, but would take time if the data were near.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use membound_model::stall::{CachedLoop, Estimate, Executed, Work};
-use membound_run::{FrameId, ModuleId, RunData, SiteId, SiteKind};
+use membound_run::{Code, FrameId, ModuleId, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -115,16 +118,17 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
         add(site.frame, 0.0, *time_ns);
     }
     let functions = Functions::new(run);
+    let rates = Rates::new(run, &innermost);
     // A run of a whole machine has tens of thousands of loops.
     let all: FxHashMap<Loop, Around> = bodies
         .into_par_iter()
         .filter(|(_, body)| body.of_sites_ns > 0.0)
         .map(|(around, body)| {
-            let length = body
+            let extent = body
                 .sampled_range
-                .and_then(|sampled| instructions(&functions, around, sampled));
-            let work = length.map(|instructions| Work {
-                instructions: instructions as f64,
+                .and_then(|sampled| extent(&functions, around, sampled));
+            let work = extent.map(|extent| Work {
+                instructions: extent.instructions as f64,
                 visible_ns: (body.time_ns - body.of_sites_ns).max(0.0),
                 waiting_ns: body.of_sites_ns,
             });
@@ -132,6 +136,10 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
                 iteration_ns,
                 loop_ns: body.time_ns,
                 waiting_ns: body.of_sites_ns,
+                iterations: extent.and_then(|extent| {
+                    let function = functions.containing(around.0, around.1)?;
+                    rates.iterations(around, extent.end, function)
+                }),
             });
             (around, Around { work, cached })
         })
@@ -143,20 +151,94 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
         .collect()
 }
 
-/// Number of instructions of the loop that begins at `start`, up to its last jump back there. `low` and
-/// `high` are its lowest and highest observed addresses.
-fn instructions(
+/// How often sites and blocks were executed per nanosecond in their windows.
+struct Rates {
+    /// The highest rate of a site in each loop.
+    of_sites: FxHashMap<Loop, f64>,
+    /// Rates of blocks by their first address.
+    of_blocks: BTreeMap<(ModuleId, u64), f64>,
+}
+
+impl Rates {
+    fn new(run: &RunData, innermost: &FxHashMap<FrameId, Loop>) -> Self {
+        // Count and time of all windows.
+        let mut sites: FxHashMap<SiteId, (u64, u64)> = FxHashMap::default();
+        for row in &run.executions {
+            let (count, ns) = sites.entry(row.site).or_default();
+            *count += row.count;
+            *ns += row.to_ns.saturating_sub(row.from_ns);
+        }
+        let rate = |(count, ns): (u64, u64)| count as f64 / ns.max(1) as f64;
+        let mut of_sites: FxHashMap<Loop, f64> = FxHashMap::default();
+        for (site, executed) in sites {
+            if let Some(around) = innermost.get(&run.sites[site.index()].frame) {
+                let highest = of_sites.entry(*around).or_default();
+                *highest = highest.max(rate(executed));
+            }
+        }
+        let mut blocks: BTreeMap<(ModuleId, u64), (u64, u64)> = BTreeMap::new();
+        for row in &run.blocks {
+            let frame = run.frames[row.frame.index()];
+            if let Some(module) = frame.module {
+                let (count, ns) = blocks.entry((module, frame.address)).or_default();
+                *count += row.count;
+                *ns += row.to_ns.saturating_sub(row.from_ns);
+            }
+        }
+        let of_blocks = blocks.into_iter().map(|(at, sum)| (at, rate(sum)));
+        Self {
+            of_sites,
+            of_blocks: of_blocks.collect(),
+        }
+    }
+
+    /// Iterations of a loop, which ends before `end`, each time that it is entered: its executions divided by those of
+    /// the block of its `function` that is executed most often outside of it. `None` if blocks were not counted there.
+    fn iterations(&self, (module, start): Loop, end: u64, function: &Code) -> Option<f64> {
+        let function_end = function.address + function.bytes.len() as u64;
+        let highest = |range: Range<u64>| {
+            let blocks = self
+                .of_blocks
+                .range((module, range.start)..(module, range.end));
+            blocks.map(|(_, rate)| *rate).reduce(f64::max)
+        };
+        let before = highest(function.address..start);
+        let behind = highest(end..function_end);
+        let entries = before.into_iter().chain(behind).reduce(f64::max)?;
+        // Blocks of the loop itself were counted in the same windows, if they could be.
+        let inside = highest(start..end).filter(|rate| *rate > 0.0);
+        let of_loop = inside.or_else(|| self.of_sites.get(&(module, start)).copied());
+        let is_seen = entries > 0.0 || inside.is_some();
+        of_loop
+            .filter(|_| is_seen)
+            .map(|of_loop| of_loop / entries.max(f64::MIN_POSITIVE))
+    }
+}
+
+/// Length of a loop.
+#[derive(Clone, Copy)]
+struct Extent {
+    instructions: usize,
+    /// Address behind the last instruction.
+    end: u64,
+}
+
+/// Extent of the loop that begins at `start`, up to its last jump back there. `low` and `high` are its lowest and
+/// highest observed addresses.
+fn extent(
     functions: &Functions<'_>,
     (module, start): Loop,
     (low, high): (u64, u64),
-) -> Option<usize> {
-    let mut body = 0;
+) -> Option<Extent> {
     let mut longest = None;
-    for instruction in functions.from(module, low)?.into_iter().take(MAX_BODY) {
-        body += 1;
+    let body = functions.from(module, low)?.into_iter().take(MAX_BODY);
+    for (instruction, instructions) in body.zip(1..) {
         let back = instruction.near_branch_target() == start && instruction.ip() >= start;
         if back || instruction.ip() == high {
-            longest = Some(body);
+            longest = Some(Extent {
+                instructions,
+                end: instruction.next_ip(),
+            });
         }
     }
     longest

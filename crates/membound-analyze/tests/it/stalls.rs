@@ -2,7 +2,8 @@
 
 use membound_analyze::Options;
 use membound_run::{
-    FrameId, Laps, LoopAround, Process, ProcessId, RunData, SiteId, SiteKind, Thread, ThreadId,
+    BlockCount, FrameId, Laps, LoopAround, Process, ProcessId, RunData, SiteId, SiteKind, Thread,
+    ThreadId,
 };
 use membound_types::{InsightKind, Profile};
 
@@ -583,4 +584,45 @@ fn prefetches_wait_where_accesses_beside_them_are_counted() {
     let bound = views(&run).profile.memory_bound;
     near(bound.fraction, 0.9 - 0.125, 0.02, "memory bound");
     assert!(bound.low > 0.3, "{bound:?}");
+}
+
+/// An access that is timed alone may find its data near where many in a row do not, for the translations that they need.
+#[test]
+fn a_long_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
+    let mut program = Synthetic::new(10.0, 1);
+    let thread = program.thread("main");
+    let array = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let load = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    program.access(thread, 0, load, 0.0..10.0, &Like::chase(From::L1, &[array]));
+    let outside = program.frame(&[("walk", "walk.c", 12)]);
+    program.code();
+    let mut run = program.finish();
+    let executions: u64 = run.executions.iter().map(|window| window.count).sum();
+    let cpu_ns: u64 = run.executions.iter().map(|window| window.cpu_ns).sum();
+    let start = run.frames[run.sites[load.site.index()].frame.index()].address;
+    run.loops = (0..run.frames.len() as u32)
+        .map(|frame| LoopAround {
+            frame: FrameId(frame),
+            level: 0,
+            start,
+            cached_ns: Some(0.4 * cpu_ns as f64 / executions as f64),
+            cached_least_ns: None,
+            cached_most_ns: None,
+        })
+        .collect();
+    let mut with = |iterations: Option<u64>| {
+        run.blocks = iterations
+            .map(|iterations| BlockCount {
+                frame: outside,
+                length: 4,
+                from_ns: 0,
+                to_ns: cpu_ns,
+                count: executions / iterations,
+            })
+            .into_iter()
+            .collect();
+        views(&run).profile.memory_bound.fraction
+    };
+    assert!(with(None) < 0.1 && with(Some(8)) < 0.1);
+    near(with(Some(1000)), 0.6, 0.02, "memory bound");
 }

@@ -80,13 +80,24 @@ pub struct CachedLoop {
     pub loop_ns: f64,
     /// CPU time of the samples that are attributed to accesses of the loop, in nanoseconds.
     pub waiting_ns: f64,
+    /// Iterations each time that the loop is entered, if blocks were counted.
+    pub iterations: Option<f64>,
 }
+
+/// Iterations from which on entering and leaving a loop takes a small part of its time.
+const MIN_LONG_LOOP_ITERATIONS: f64 = 64.0;
 
 /// Relative error of the time of an iteration in the first cache: in the program, the loop's code is aligned
 /// differently, its values are others, and it begins and ends now and then.
 pub const CACHED_LOOP_ERROR: f64 = 0.1;
 
 impl CachedLoop {
+    /// True if the loop is known to take no more time than its iterations do.
+    pub(super) fn is_long(&self) -> bool {
+        self.iterations
+            .is_some_and(|it| it >= MIN_LONG_LOOP_ITERATIONS)
+    }
+
     /// Stall of a site with the time `time_ns` that was `executed` in the loop; `None` if the loop took less time
     /// than its iterations do in the first cache: then these are not what the program executed.
     pub(super) fn stall(&self, time_ns: f64, executed: Executed) -> Option<Estimate> {

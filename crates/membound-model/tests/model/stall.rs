@@ -613,7 +613,8 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     // The loop takes 8 seconds of CPU time. Half of its samples are attributed to this site, and every timed access of
     // the site is a hit in the first cache.
     let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
-    let with = |iteration_ns: f64, served: Option<Served>, contended: Option<Contended>| {
+    type Loop = (f64, Option<f64>);
+    let of = |(iteration_ns, iterations): Loop, served: Option<Served>, contended| {
         let evidence = Evidence {
             // Of one line in eight executions, which takes half of the loop's time.
             stream: served.map(|served| Stream {
@@ -629,11 +630,13 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
                 iteration_ns: Estimate::new(iteration_ns, iteration_ns, iteration_ns),
                 loop_ns: 8e9,
                 waiting_ns: 8e9,
+                iterations,
             }),
             ..site(4.0, 1e10, &mixture)
         };
         Stall::of(&evidence, &COSTS).stall_ns
     };
+    let with = |iteration_ns, served, contended| of((iteration_ns, None), served, contended);
     let stream = with(0.3, Some(Served::Dram), None);
     assert!((stream.value - 2.5e9).abs() < 1e6, "{stream:?}");
     // The executions and the time in the first cache are known within some percent each.
@@ -646,8 +649,11 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     let evidence = site(4.0, 1e10, &mixture);
     let without = Stall::of(&evidence, &COSTS).stall_ns;
     assert_eq!(with(1.2, None, None), without);
-    // One with its data near begins anew too often.
+    // One with its data near begins anew too often, unless it is known to have many iterations.
     assert_eq!(with(0.3, None, None), without);
+    assert_eq!(of((0.3, Some(8.0)), None, None), without);
+    let long = of((0.3, Some(1000.0)), None, None);
+    assert!((long.value - 2.5e9).abs() < 1e6, "{long:?}");
     // Contention is estimated apart.
     let contended = Some(Contended {
         share: 1.0,
