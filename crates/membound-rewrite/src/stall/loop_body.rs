@@ -5,7 +5,7 @@ use iced_x86::{
     Register, RflagsBits,
 };
 
-use super::function::index_of;
+use super::function::{index_of, is_prefetch};
 use crate::Gpr;
 use crate::code::Function;
 use crate::flow::{self, Access, Addressing, Direction};
@@ -366,11 +366,7 @@ const COMPUTING: [CpuidFeature; 42] = [
 
 /// Instructions of them that are refused: their time depends on values or on addresses that are not moved, they pass
 /// the caches by, or they change how later ones behave.
-const REFUSED: [Mnemonic; 34] = [
-    Mnemonic::Prefetcht0,
-    Mnemonic::Prefetcht1,
-    Mnemonic::Prefetcht2,
-    Mnemonic::Prefetchnta,
+const REFUSED: [Mnemonic; 30] = [
     Mnemonic::Div,
     Mnemonic::Idiv,
     Mnemonic::Divpd,
@@ -415,6 +411,7 @@ fn only_computes(instruction: &Instruction) -> bool {
             .iter()
             .all(|feature| COMPUTING.contains(feature))
         && !REFUSED.contains(&instruction.mnemonic())
+        && !is_prefetch(instruction)
         && !instruction.is_privileged()
         && !instruction.is_stack_instruction()
         && !instruction.is_string_instruction()
