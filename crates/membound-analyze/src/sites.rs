@@ -103,9 +103,10 @@ pub(crate) fn costs(
     let times_ns: Vec<f64> = (0..run.sites.len())
         .map(|index| time_of(SiteId(index as u32)))
         .collect();
-    let loops = work::around_sites(run, &times_ns);
+    let innermost = work::innermost(run);
+    let loops = work::around_sites(run, &innermost, &times_ns);
     let executed: Vec<Option<Executed>> = counted.iter().map(|it| it.executed).collect();
-    let prefetches = work::Prefetches::new(run, &executed);
+    let of_prefetches = work::of_prefetches(run, &innermost, &executed);
     // Fitting mixtures is most of the work in a run with many sites.
     run.sites
         .par_iter()
@@ -136,7 +137,7 @@ pub(crate) fn costs(
                     } else {
                         0.0
                     },
-                    executed: executed.or_else(|| prefetches.executed(run, id)),
+                    executed: executed.or_else(|| of_prefetches.get(&id).copied()),
                     mixture: uncontended.as_ref().unwrap_or(&mixture).as_ref(),
                     stream,
                     contended,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use membound_model::stall::{CachedLoop, Estimate, Executed, Work};
-use membound_run::{Code, FrameId, ModuleId, RunData, SiteId, SiteKind};
+use membound_run::{Code, FrameId, ModuleId, RunData, Site, SiteId, SiteKind};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -48,7 +48,10 @@ pub(crate) fn cached_ns(run: &RunData) -> FxHashMap<Loop, Estimate> {
 }
 
 /// The innermost loop around each frame that is in one.
-fn innermost(run: &RunData) -> FxHashMap<FrameId, Loop> {
+pub(crate) type Innermost = FxHashMap<FrameId, Loop>;
+
+/// See [`Innermost`].
+pub(crate) fn innermost(run: &RunData) -> Innermost {
     (run.loops.iter())
         .filter(|around| around.level == 0)
         .filter_map(|around| {
@@ -59,45 +62,42 @@ fn innermost(run: &RunData) -> FxHashMap<FrameId, Loop> {
 }
 
 /// Executions of prefetch instructions, which are not counted: those of the nearest counted access in the same loop.
-pub(crate) struct Prefetches {
-    innermost: FxHashMap<FrameId, Loop>,
-    /// Counted accesses by loop, with their addresses.
-    counted: FxHashMap<Loop, Vec<(u64, Executed)>>,
-}
-
-impl Prefetches {
-    /// `executed` holds the executions of each site.
-    pub(crate) fn new(run: &RunData, executed: &[Option<Executed>]) -> Self {
-        let innermost = innermost(run);
-        let mut counted: FxHashMap<Loop, Vec<(u64, Executed)>> = FxHashMap::default();
-        for (site, executed) in run.sites.iter().zip(executed) {
-            if let (Some(executed), Some(around)) = (executed, innermost.get(&site.frame)) {
-                let address = run.frames[site.frame.index()].address;
-                counted
-                    .entry(*around)
-                    .or_default()
-                    .push((address, *executed));
+/// `executed` holds the executions of each site.
+pub(crate) fn of_prefetches(
+    run: &RunData,
+    innermost: &Innermost,
+    executed: &[Option<Executed>],
+) -> FxHashMap<SiteId, Executed> {
+    let place = |site: &Site| {
+        let around = innermost.get(&site.frame)?;
+        Some((*around, run.frames[site.frame.index()].address))
+    };
+    let sites = || (0..).map(SiteId).zip(&run.sites);
+    let mut prefetches: FxHashMap<Loop, Vec<(u64, SiteId)>> = FxHashMap::default();
+    for (id, site) in sites().filter(|(_, site)| site.kind == SiteKind::Prefetch) {
+        if let Some((around, address)) = place(site) {
+            prefetches.entry(around).or_default().push((address, id));
+        }
+    }
+    let mut nearest: FxHashMap<SiteId, (u64, Executed)> = FxHashMap::default();
+    for (site, executed) in run.sites.iter().zip(executed) {
+        let (Some(executed), Some((around, address))) = (executed, place(site)) else {
+            continue;
+        };
+        for (of_prefetch, id) in prefetches.get(&around).into_iter().flatten() {
+            let distance = of_prefetch.abs_diff(address);
+            let known = nearest.entry(*id).or_insert((distance, *executed));
+            if distance < known.0 {
+                *known = (distance, *executed);
             }
         }
-        Self { innermost, counted }
     }
-
-    /// Executions of a site, if it is a prefetch in a loop with counted accesses.
-    pub(crate) fn executed(&self, run: &RunData, site: SiteId) -> Option<Executed> {
-        let site = &run.sites[site.index()];
-        if site.kind != SiteKind::Prefetch {
-            return None;
-        }
-        let beside = self.counted.get(self.innermost.get(&site.frame)?)?;
-        let address = run.frames[site.frame.index()].address;
-        let nearest = beside.iter().min_by_key(|(it, _)| it.abs_diff(address));
-        nearest.map(|(_, executed)| *executed)
-    }
+    let executed = |(id, (_, executed))| (id, executed);
+    nearest.into_iter().map(executed).collect()
 }
 
 /// The innermost loop around each site. `times_ns` is the CPU time attributed to each site, in nanoseconds.
-pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
-    let innermost = innermost(run);
+pub(crate) fn around_sites(run: &RunData, innermost: &Innermost, times_ns: &[f64]) -> Vec<Around> {
     let cached_ns = cached_ns(run);
     let mut bodies: FxHashMap<Loop, Body> = FxHashMap::default();
     let mut add = |frame: FrameId, time_ns: f64, of_sites_ns: f64| {
@@ -118,7 +118,7 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
         add(site.frame, 0.0, *time_ns);
     }
     let functions = Functions::new(run);
-    let rates = Rates::new(run, &innermost);
+    let rates = Rates::new(run, innermost);
     // A run of a whole machine has tens of thousands of loops.
     let all: FxHashMap<Loop, Around> = bodies
         .into_par_iter()
@@ -144,7 +144,7 @@ pub(crate) fn around_sites(run: &RunData, times_ns: &[f64]) -> Vec<Around> {
             (around, Around { work, cached })
         })
         .collect();
-    let of_site = |site: &membound_run::Site| all.get(innermost.get(&site.frame)?).copied();
+    let of_site = |site: &Site| all.get(innermost.get(&site.frame)?).copied();
     run.sites
         .iter()
         .map(|site| of_site(site).unwrap_or_default())
@@ -160,7 +160,7 @@ struct Rates {
 }
 
 impl Rates {
-    fn new(run: &RunData, innermost: &FxHashMap<FrameId, Loop>) -> Self {
+    fn new(run: &RunData, innermost: &Innermost) -> Self {
         // Count and time of all windows.
         let mut sites: FxHashMap<SiteId, (u64, u64)> = FxHashMap::default();
         for row in &run.executions {
