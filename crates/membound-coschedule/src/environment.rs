@@ -56,7 +56,8 @@ impl Environment {
     }
 
     /// A program with its arguments, found as the user's shell would find it.
-    pub(crate) fn program(&self, name: &OsStr, arguments: &[OsString]) -> Program {
+    #[must_use]
+    pub fn program(&self, name: &OsStr, arguments: &[OsString]) -> Program {
         Program {
             name: name.to_owned(),
             arguments: arguments.to_vec(),
@@ -65,8 +66,9 @@ impl Environment {
         }
     }
 
-    /// The cache of patch plans.
-    pub(crate) fn patch_plans(&self) -> Option<Cache> {
+    /// The cache of patch plans; `None` without a cache directory.
+    #[must_use]
+    pub fn patch_plans(&self) -> Option<Cache> {
         let cache = self.cache.as_ref()?;
         Some(Cache::at(cache.join("plans")))
     }
@@ -76,8 +78,9 @@ impl Environment {
         Some(self.cache.as_ref()?.join("harvest"))
     }
 
-    /// Options for a recording into the file `run`.
-    pub(crate) fn recording(&self, run: PathBuf) -> Options {
+    /// Options that all recordings of this build share, for one into the file `run`.
+    #[must_use]
+    pub fn recording(&self, run: PathBuf) -> Options {
         Options {
             cache: self.patch_plans(),
             revision: self.revision.clone(),

@@ -13,12 +13,7 @@ use crate::{job, output, version};
 
 /// A command with its arguments, found and run as the user's shell would here.
 pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
-    Program {
-        name: name.to_owned(),
-        arguments: arguments.to_vec(),
-        search: std::env::var_os("PATH"),
-        environment: membound_launch::environment(),
-    }
+    environment().program(name, arguments)
 }
 
 /// Starts a session. If the command cannot be run, prints why and returns the exit code that a shell would
@@ -55,7 +50,7 @@ pub(crate) fn environment() -> Environment {
 
 /// The cache of patch plans, or `None` without a cache directory.
 pub(crate) fn cache() -> Option<Cache> {
-    Some(Cache::at(cache_directory()?.join("plans")))
+    environment().patch_plans()
 }
 
 fn cache_directory() -> Option<PathBuf> {

@@ -192,7 +192,7 @@ pub(crate) fn write_stderr(text: &str) {
 
 /// An error and its causes in one line.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}").replace('\n', " ")
+    membound_coschedule::one_line(error.as_ref())
 }
 
 /// Reports an error on stderr; returns exit code 2 for a usage error, else 1.

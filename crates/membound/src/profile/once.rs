@@ -107,13 +107,7 @@ pub(super) fn record(
 
 /// Options that all recordings of this build share.
 pub(super) fn default_options(run: PathBuf) -> Options {
-    Options {
-        cache: launching::cache(),
-        revision: launching::revision(),
-        directory: launching::directory(),
-        membound_version: crate::version::BUILD.to_owned(),
-        ..Options::new(run)
-    }
+    launching::environment().recording(run)
 }
 
 /// Context of an error: what the file of an incomplete run holds.
