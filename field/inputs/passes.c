@@ -1,24 +1,10 @@
 /* Work over arrays, small (fit the first or second cache) or large: passes prefetch|scatter|copy|product|transpose
  * small|large. An operation is the same work in both sizes. */
+#include "common.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static uint32_t state = 2463534242u;
-static uint32_t draw(void) {
-    state ^= state << 13;
-    state ^= state >> 17;
-    state ^= state << 5;
-    return state;
-}
 
 static void *filled(size_t bytes) {
     void *block = malloc(bytes);

@@ -1,16 +1,10 @@
 /* Loops over arrays, small (fits the first cache) or large:
  * streams copy|triad|stencil small|large THREADS. */
+#include "common.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
 
 static const char *loop;
 static long n, rounds;

@@ -1,24 +1,10 @@
 /* Walks over memory, small (fits the second cache) or large: walks chase|search|gather|mixed
  * small|large. Also built with -m32. */
+#include "common.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static uint32_t state = 2463534242u;
-static uint32_t draw(void) {
-    state ^= state << 13;
-    state ^= state >> 17;
-    state ^= state << 5;
-    return state;
-}
 
 __attribute__((noinline)) static uint64_t chase(const uint32_t *next, long count) {
     uint32_t at = 0;
