@@ -51,11 +51,11 @@ use start_queue::Queue;
 pub enum Prepared {
     /// Nothing is run: the commands in the order in which they would be started, one a line.
     Shown(Vec<u8>),
-    /// The batch, of which no job was started yet.
+    /// The batch. No job was started yet.
     Batch(Box<PreparedBatch>),
 }
 
-/// A batch of which no job was started yet.
+/// A checked batch. No job was started yet.
 pub struct PreparedBatch {
     config: BatchConfig,
     environment: Environment,

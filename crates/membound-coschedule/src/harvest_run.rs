@@ -41,7 +41,7 @@ use copies::{copies, prepare_outputs};
 use role_assignment::RoleAssignment;
 use stage::Stage;
 
-/// A request that was checked, and of which nothing has run yet.
+/// A checked request. No program was started yet.
 #[derive(Debug)]
 pub struct CheckedRun {
     config: RunConfig,

@@ -580,7 +580,7 @@ fn prefetches_wait_where_accesses_beside_them_are_counted() {
             cached_most_ns: None,
         })
         .collect();
-    // The loop is executed once in a nanosecond, of which a prefetch that does not wait takes an eighth, at most a half.
+    // An iteration takes a nanosecond. A prefetch that does not wait takes an eighth of that, and at most a half.
     let bound = views(&run).profile.memory_bound;
     near(bound.fraction, 0.9 - 0.125, 0.02, "memory bound");
     assert!(bound.low > 0.3, "{bound:?}");

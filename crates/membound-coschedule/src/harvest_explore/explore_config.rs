@@ -23,7 +23,7 @@ pub struct ExploreConfig {
     pub sweep: Vec<ExploreSweep>,
     /// Bounds and distances; empty: the usual ones.
     pub bounds: Vec<BoundNs>,
-    /// Loads, each of which replaces `{load}` in the command's arguments.
+    /// Loads. Each replaces `{load}` in the command's arguments in its own runs.
     pub loads: Vec<Load>,
     /// Maximum costs of yields, as shares of the CPU time; empty: the usual ones.
     pub overheads: Vec<f64>,

@@ -169,7 +169,7 @@ fn walk_of(lines: &[String]) -> u64 {
 }
 
 /// A thread that blocks all signals cannot be stopped, and a trap would end its program: patches stay in the text until
-/// it can be. Nobody asks for another exchange meanwhile.
+/// it can be. The test asks for no other exchange meanwhile.
 #[test]
 fn patches_that_stay_under_a_thread_without_signals_are_taken_out_later() {
     let Some(fixture) = Fixture::build("walk.c") else {
