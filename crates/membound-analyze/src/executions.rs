@@ -20,6 +20,7 @@ use membound_model::stall::{CACHED_LOOP_ERROR, Estimate, Executed};
 use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
 
+use crate::entries;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
@@ -369,12 +370,17 @@ pub(crate) fn executed(
         laps.entry(row.site).or_default().push(*row);
     }
     let waited = waited_ns_by_site(run, span, waits);
+    let from_entries = entries::windows_of_sites(run);
     let mut by_iterations: BTreeMap<SiteId, Executed> = BTreeMap::new();
     let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
         .map(|index| {
             let site = SiteId(index as u32);
             let one = OfSite::new(&strata, span, site, windows.of(site));
             let counted = one.counted(waited[index]);
+            let from_entries = from_entries.get(&site).and_then(|windows| {
+                OfSite::new(&strata, span, site, windows).counted(waited[index])
+            });
+            let counted = counted.map(|counted| surer(counted, from_entries));
             let of_iterations = laps.get(&site).and_then(|rows| one.of_loop(rows, counted));
             if let Some(of_iterations) = of_iterations {
                 by_iterations.insert(site, of_iterations);
@@ -589,6 +595,15 @@ impl<'a> OfSite<'a> {
             all_patched: within(&self.strata.all_patched),
         }
     }
+}
+
+/// The executions `other`, if they do not contradict what was counted in windows of the site and are known better.
+fn surer(counted: Executed, other: Option<Executed>) -> Executed {
+    let width = |it: &Executed| it.high / it.low.max(f64::MIN_POSITIVE);
+    other
+        .filter(|it| it.count > 0.0 && it.low <= counted.high && counted.low <= it.high)
+        .filter(|it| width(it) < width(&counted))
+        .unwrap_or(counted)
 }
 
 /// Factor from the iterations in `rows` to those if their loops began again once more between each two

@@ -14,6 +14,7 @@ mod consumption;
 mod context;
 mod decoding;
 mod detail;
+mod entries;
 mod executions;
 mod figures;
 mod findings;

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::decoding::Functions;
+use crate::entries::BlockWindow;
 
 /// Loop, by its module and the address of its first block.
 pub(crate) type Loop = (ModuleId, u64);
@@ -177,12 +178,13 @@ impl Rates {
             }
         }
         let mut blocks: BTreeMap<(ModuleId, u64), (u64, u64)> = BTreeMap::new();
-        for row in &run.blocks {
-            let frame = run.frames[row.frame.index()];
-            if let Some(module) = frame.module {
-                let (count, ns) = blocks.entry((module, frame.address)).or_default();
-                *count += row.count;
-                *ns += row.to_ns.saturating_sub(row.from_ns);
+        // Rates are compared with each other: all of them from windows that slow the program alike.
+        let windows = BlockWindow::all(run);
+        for window in windows.iter().filter(|window| window.is_slowed()) {
+            for (block, executed) in &window.counts {
+                let (count, ns) = blocks.entry((window.module, *block)).or_default();
+                *count += executed;
+                *ns += window.length_ns();
             }
         }
         let of_blocks = blocks.into_iter().map(|(at, sum)| (at, rate(sum)));

@@ -13,6 +13,8 @@ const UNTAKEN_NS: f64 = 1.0;
 const CONTENDED_NS: f64 = 60.0;
 /// The same where executions are counted with locked instructions.
 const LOCKED_NS: f64 = 12.0;
+/// The same where they are counted with plain instructions.
+const PLAIN_NS: f64 = 4.0;
 /// Nanoseconds per exchange of patches, beside the time that programs measure themselves: text pages are copied for
 /// the process, and cores are interrupted so that they refetch the text. Measured with a compiler of 25 MB.
 pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
@@ -51,6 +53,9 @@ pub(crate) enum Work {
     Count,
     /// Count basic blocks, likewise.
     Blocks,
+    /// Count the basic blocks that run seldom, above all those around inner loops: that slows hardly anything, so the
+    /// counts show how often code runs without patches.
+    Entries,
     /// Record every execution.
     Record,
 }
@@ -61,7 +66,8 @@ impl Work {
         let each = match (self, threads) {
             (Self::Time, Threads::Several) => CONTENDED_NS,
             (Self::Time | Self::Record, _) => UNTAKEN_NS,
-            (Self::Count | Self::Blocks, _) => LOCKED_NS,
+            (Self::Entries, Threads::One) => PLAIN_NS,
+            (Self::Count | Self::Blocks | Self::Entries, _) => LOCKED_NS,
         };
         executions * each + taken * TAKEN_NS
     }

@@ -39,6 +39,8 @@ pub(crate) struct Waiting {
     pub(crate) work: Work,
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
+    /// See [`crate::windows::Closed::is_one_thread`].
+    is_one_thread: bool,
     /// The patched sites.
     pub(crate) sites: BTreeSet<SiteId>,
     pub(crate) executions: Vec<Executions>,
@@ -60,6 +62,7 @@ impl Waiting {
     pub(crate) fn new(
         work: Work,
         (from_ns, to_ns): (u64, u64),
+        is_one_thread: bool,
         cost_ns: f64,
         sites: BTreeSet<SiteId>,
         executions: Vec<Executions>,
@@ -69,6 +72,7 @@ impl Waiting {
             work,
             from_ns,
             to_ns,
+            is_one_thread,
             sites,
             executions,
             blocks,
@@ -79,6 +83,23 @@ impl Waiting {
             all_ns: 0.0,
             samples: 0,
             pooled: false,
+        }
+    }
+
+    /// CPU time in nanoseconds of a part of the window that took `length_ns`, of which `cpu_ns` is the kernel's account.
+    ///
+    /// The account stands still between the kernel's ticks, which may be as long as a window; samples have the
+    /// resolution of their period.
+    fn cpu_ns(&self, cpu_ns: u64, length_ns: u64) -> u64 {
+        let window_ns = self.to_ns.saturating_sub(self.from_ns).max(1) as f64;
+        let sampled_ns = (self.all_ns * (length_ns as f64 / window_ns).min(1.0)) as u64;
+        let known_ns = match self.samples >= MIN_SAMPLES || cpu_ns < sampled_ns {
+            true => sampled_ns,
+            false => cpu_ns,
+        };
+        match self.is_one_thread {
+            true => known_ns.min(length_ns),
+            false => known_ns,
         }
     }
 }
@@ -226,21 +247,25 @@ impl Dilation {
         let mut done: Vec<Waiting> = done;
         for window in &mut done {
             let part = self.part(window);
-            // The kernel's accounting of CPU time stands still between its ticks, which may be as long as a
-            // window; samples have the resolution of their period.
-            let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
-            let enough = window.samples >= MIN_SAMPLES;
-            for row in &mut window.executions {
-                let row_ns = row.to_ns.saturating_sub(row.from_ns) as f64;
-                let sampled_ns = (window.all_ns * (row_ns / length_ns).min(1.0)) as u64;
-                if enough || row.cpu_ns < sampled_ns {
-                    row.cpu_ns = sampled_ns;
-                }
+            let mut executions = std::mem::take(&mut window.executions);
+            for row in &mut executions {
+                row.cpu_ns = window.cpu_ns(row.cpu_ns, row.to_ns.saturating_sub(row.from_ns));
                 let without = |part: f64| (row.cpu_ns as f64 * (1.0 - part)) as u64;
                 row.most_cpu_ns = Some(row.cpu_ns);
                 row.least_cpu_ns = Some(without(part.most));
                 row.cpu_ns = without(part.likely);
             }
+            window.executions = executions;
+            let mut blocks = std::mem::take(&mut window.blocks);
+            for row in &mut blocks {
+                if let (Some(cpu_ns), Some(least_ns)) = (row.cpu_ns, row.least_cpu_ns) {
+                    let cost_ns = cpu_ns.saturating_sub(least_ns);
+                    let known_ns = window.cpu_ns(cpu_ns, row.to_ns.saturating_sub(row.from_ns));
+                    row.cpu_ns = Some(known_ns);
+                    row.least_cpu_ns = Some(known_ns.saturating_sub(cost_ns));
+                }
+            }
+            window.blocks = blocks;
         }
         done
     }
@@ -338,6 +363,7 @@ mod tests {
         Waiting::new(
             Work::Count,
             (from_ns, to_ns),
+            false,
             1e6,
             BTreeSet::from([SiteId(1)]),
             vec![row],

@@ -2,7 +2,7 @@
 //!
 //! A group is never remade, so that its plans and patched places are reused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use membound_launch::{Choice, Pace};
@@ -47,6 +47,17 @@ const AGAIN_NS: f64 = 10e6;
 const AGAIN_PART: f64 = 1.0 / 20.0;
 /// Windows of a group between two that count its blocks.
 const BLOCKS_EVERY: u64 = 16;
+/// The same before the second of them, where blocks that run seldom stand for the others: how often those run for
+/// each of them should not rest on one window.
+const BLOCKS_AGAIN: u64 = 4;
+/// Share of CPU time that counting the blocks of [`Work::Entries`] may take.
+const MAX_ENTRIES_COST: f64 = 0.02;
+/// Executions of the hottest block for each of the hottest of these, at least: otherwise no block is slowed much.
+const MIN_ITERATIONS: f64 = 16.0;
+/// Executions of a block while blocks are counted, below which it stands for no other.
+const MIN_ENTRIES: u64 = 10;
+/// Blocks of one function that are counted so, at most.
+const MAX_ENTRIES: usize = 32;
 /// Blocks of one function that are counted, at most.
 const MAX_BLOCKS: usize = 1024;
 /// Accesses of one function that are recorded in a burst, at most.
@@ -67,6 +78,25 @@ fn without(all: &[(u64, SiteId)], some: &[(u64, SiteId)]) -> Vec<SiteId> {
     rest.map(|(_, site)| *site).collect()
 }
 
+/// The blocks for [`Work::Entries`], by these counts of all blocks over `cpu_ns`: they cost little together, and the
+/// hottest block runs far more often.
+fn entries(counts: &FxHashMap<u64, u64>, cpu_ns: u64, threads: Threads) -> BTreeSet<u64> {
+    let mut seldom_first: Vec<(u64, u64)> =
+        counts.iter().map(|(at, count)| (*count, *at)).collect();
+    seldom_first.sort_unstable();
+    let hottest = seldom_first.last().map_or(0, |(count, _)| *count);
+    let mut sum = 0;
+    seldom_first.retain(|(count, _)| {
+        sum += count;
+        let cost_ns = Work::Entries.cost_ns(threads, sum as f64, 0.0);
+        cost_ns <= MAX_ENTRIES_COST * cpu_ns as f64
+            && *count as f64 * MIN_ITERATIONS <= hottest as f64
+    });
+    let useful = seldom_first.iter().rev();
+    let useful = useful.take_while(|(count, _)| *count >= MIN_ENTRIES);
+    useful.take(MAX_ENTRIES).map(|(_, at)| *at).collect()
+}
+
 /// Sites of one function that are patched together.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -81,6 +111,8 @@ pub(crate) struct Group {
     pub(crate) sites: Vec<(u64, SiteId)>,
     /// The function's blocks, once they are to be counted.
     pub(crate) blocks: Vec<CodeBlock>,
+    /// Those of them that run seldom.
+    entries: BTreeSet<u64>,
     choices: FxHashMap<Work, Choice>,
     /// Executions of all its sites per nanosecond of CPU time, when it was last executed.
     rate: Option<f64>,
@@ -88,6 +120,8 @@ pub(crate) struct Group {
     rates: FxHashMap<u64, f64>,
     /// The same of all its blocks.
     block_rate: Option<f64>,
+    /// The same of `entries`.
+    entries_rate: Option<f64>,
     /// Sampled time that was lost at its sites.
     lost_ns: f64,
     /// The part of `lost_ns` since the group's last timing window.
@@ -95,6 +129,8 @@ pub(crate) struct Group {
     /// Windows that the group has had.
     pub(crate) windows: u64,
     since_blocks: u64,
+    /// Windows that counted its blocks.
+    block_windows: u64,
     /// End of its back-off after a failure.
     rests_until_ns: u64,
     /// Consecutive windows in which it could not be placed.
@@ -123,14 +159,17 @@ impl Group {
             is_ready: false,
             sites,
             blocks: Vec::new(),
+            entries: BTreeSet::new(),
             choices: FxHashMap::default(),
             rate: None,
             rates: FxHashMap::default(),
             block_rate: None,
+            entries_rate: None,
             lost_ns: 0.0,
             new_ns: 0.0,
             windows: 0,
             since_blocks: BLOCKS_EVERY,
+            block_windows: 0,
             rests_until_ns: 0,
             failures: 0,
             grown: 0,
@@ -168,7 +207,8 @@ impl Group {
     /// Forgets what depends on the choice of sites.
     fn begin_again(&mut self) {
         // The choice of blocks does not.
-        self.choices.retain(|work, _| *work == Work::Blocks);
+        self.choices
+            .retain(|work, _| matches!(work, Work::Blocks | Work::Entries));
         self.rate = None;
         self.rates.clear();
         self.next = Work::Time;
@@ -185,7 +225,7 @@ impl Group {
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         let more = match self.next {
             // Completes what an earlier timing window began.
-            Work::Count | Work::Blocks => true,
+            Work::Count | Work::Blocks | Work::Entries => true,
             Work::Time | Work::Record => {
                 self.rate.is_none() || self.new_ns >= AGAIN_NS.max(AGAIN_PART * self.lost_ns)
             }
@@ -207,6 +247,7 @@ impl Group {
             file,
             sites,
             blocks,
+            entries,
             module,
             function,
             ..
@@ -215,8 +256,8 @@ impl Group {
             let body = match work {
                 Work::Time => Body::Sample,
                 Work::Count => Body::CountByStack,
-                Work::Blocks if threads == Threads::Several => Body::CountByStack,
-                Work::Blocks => Body::Count { exact: false },
+                Work::Blocks | Work::Entries if threads == Threads::Several => Body::CountByStack,
+                Work::Blocks | Work::Entries => Body::Count { exact: false },
                 Work::Record => Body::Record,
             };
             let mut options = Options::new(body);
@@ -226,6 +267,7 @@ impl Group {
                     Places::At(sites.iter().map(|(address, _)| *address).collect())
                 }
                 Work::Blocks => Places::Blocks(blocks.iter().map(|block| block.start).collect()),
+                Work::Entries => Places::Blocks(entries.iter().copied().collect()),
                 Work::Record => {
                     let code = module.code();
                     let all = code
@@ -278,13 +320,19 @@ impl Group {
             }
             Work::Count => Some(work.cost_ns(threads, self.rate?, 0.0)),
             Work::Blocks => Some(work.cost_ns(threads, self.block_rate?, 0.0)),
+            Work::Entries => Some(work.cost_ns(threads, self.entries_rate?, 0.0)),
             Work::Record => None,
         }
     }
 
     /// Updates the rates from counts over `cpu_ns`. A group that was not executed at all keeps its rate: the
     /// program was in another phase.
-    pub(crate) fn counted(&mut self, work: Work, counts: &FxHashMap<u64, u64>, cpu_ns: u64) {
+    pub(crate) fn counted(
+        &mut self,
+        (work, threads): (Work, Threads),
+        counts: &FxHashMap<u64, u64>,
+        cpu_ns: u64,
+    ) {
         if cpu_ns == 0 {
             return;
         }
@@ -310,35 +358,67 @@ impl Group {
                     }
                 }
             }
-            Work::Blocks => self.block_rate = keeps(self.block_rate),
+            Work::Blocks => {
+                self.block_rate = keeps(self.block_rate);
+                self.block_windows += 1;
+                self.choose_entries(counts, cpu_ns, threads);
+            }
+            Work::Entries => self.entries_rate = keeps(self.entries_rate),
             Work::Record => {}
         }
     }
 
+    /// Chooses the blocks for [`Work::Entries`] by these counts of all blocks over `cpu_ns`, unless those that were
+    /// chosen before still serve: another choice needs another plan.
+    fn choose_entries(&mut self, counts: &FxHashMap<u64, u64>, cpu_ns: u64, threads: Threads) {
+        let chosen = (self.entries.iter()).filter_map(|at| counts.get(at).copied());
+        let (sum, most) = chosen.fold((0, 0), |(sum, most), it| (sum + it, it.max(most)));
+        let cost_ns = Work::Entries.cost_ns(threads, sum as f64, 0.0);
+        if most >= MIN_ENTRIES && cost_ns <= 2.0 * MAX_ENTRIES_COST * cpu_ns as f64 {
+            return;
+        }
+        self.entries = entries(counts, cpu_ns, threads);
+        let sum: u64 = self.entries.iter().map(|at| counts[at]).sum();
+        self.entries_rate = Some(sum as f64 / cpu_ns as f64);
+        self.choices.remove(&Work::Entries);
+    }
+
     /// Decides what the next window is for, after one for `done`.
-    pub(crate) fn next_window(&mut self, done: Work, threads: Threads, blocks: Wanted) {
+    pub(crate) fn next_window(
+        &mut self,
+        done: Work,
+        threads: Threads,
+        (blocks, entries): (Wanted, Wanted),
+    ) {
         self.windows += 1;
         self.since_blocks += 1;
         self.failures = 0;
         let counts = threads == Threads::Several && done == Work::Time;
-        let blocks_due = blocks == Wanted::Yes && self.since_blocks >= BLOCKS_EVERY;
+        let blocks_every = match self.block_windows {
+            1 if !self.entries.is_empty() => BLOCKS_AGAIN,
+            _ => BLOCKS_EVERY,
+        };
+        let blocks_due = blocks == Wanted::Yes && self.since_blocks >= blocks_every;
+        let entries_due = entries == Wanted::Yes && !self.entries.is_empty();
         self.next = if counts {
             Work::Count
         } else if blocks_due && done != Work::Blocks {
             Work::Blocks
+        } else if entries_due && done != Work::Entries {
+            Work::Entries
         } else {
             Work::Time
         };
         match done {
             Work::Time => self.new_ns = 0.0,
             Work::Blocks => self.since_blocks = 0,
-            Work::Count | Work::Record => {}
+            Work::Count | Work::Entries | Work::Record => {}
         }
     }
 
     /// Notes that it could not be placed, and sets the back-off. True if the group is given up by that.
     pub(crate) fn put_off(&mut self, work: Work, now_ns: u64) -> bool {
-        if matches!(work, Work::Blocks | Work::Record) {
+        if matches!(work, Work::Blocks | Work::Entries | Work::Record) {
             // Latencies are still to be had without it.
             self.next = Work::Time;
             self.since_blocks = 0;
@@ -435,5 +515,34 @@ impl Groups {
                 self.all.push(group);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The choice from counts of blocks over ten milliseconds.
+    fn chosen(counts: &[(u64, u64)], threads: Threads) -> Vec<u64> {
+        let counts = counts.iter().copied().collect();
+        let chosen = entries(&counts, 10_000_000, threads);
+        chosen.into_iter().collect()
+    }
+
+    #[test]
+    fn blocks_that_run_seldom_stand_for_the_loops_that_they_enter() {
+        let nest = [(0x10, 2), (0x20, 5000), (0x30, 5_000_000), (0x40, 5000)];
+        assert_eq!(chosen(&nest, Threads::One), [0x20, 0x40]);
+        // Each costs more where threads count together: only one of them is within the limit.
+        assert_eq!(chosen(&nest, Threads::Several).len(), 2);
+        let shorter = [(0x10, 2), (0x20, 15_000), (0x30, 5_000_000), (0x40, 15_000)];
+        assert_eq!(chosen(&shorter, Threads::One).len(), 2);
+        assert_eq!(chosen(&shorter, Threads::Several), [0x20]);
+        // A loop of few iterations: what enters it runs as often as itself, nearly.
+        assert!(chosen(&[(0x10, 400_000), (0x20, 4_000_000)], Threads::One).is_empty());
+        // Nothing is slowed much.
+        assert!(chosen(&[(0x10, 5000), (0x20, 10_000)], Threads::One).is_empty());
+        assert!(chosen(&[(0x10, 2), (0x20, 5_000_000)], Threads::One).is_empty());
+        assert!(chosen(&[], Threads::One).is_empty());
     }
 }

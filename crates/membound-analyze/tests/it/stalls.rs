@@ -618,6 +618,8 @@ fn a_long_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
                 from_ns: 0,
                 to_ns: cpu_ns,
                 count: executions / iterations,
+                cpu_ns: None,
+                least_cpu_ns: None,
             })
             .into_iter()
             .collect();

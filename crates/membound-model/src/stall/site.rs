@@ -253,13 +253,13 @@ fn prefetched(time_ns: f64, executed: Executed, costs: &Costs) -> (Estimate, ByL
 /// True if the stall `beyond` a loop's time in the first cache is more certain than `stall`, which is what is known
 /// of the site alone.
 ///
-/// Prefetchers hide the latencies of streams. Other timed accesses show what they wait for: if they found their data
+/// Prefetchers hide the latencies of streams. Timed accesses show what they wait for: if they found their data
 /// near, the rest of the time is rather that of a loop that begins anew after a few iterations, unless it is known to
 /// have many: then an access that is timed alone, behind a fence, waits less than many in a row, for translation above all.
 fn is_better_known(evidence: &Evidence<'_>, beyond: Estimate, stall: Estimate) -> bool {
     let is_long = evidence.cached_loop.is_some_and(|it| it.is_long());
     match (evidence.stream, evidence.mixture) {
-        (Some(stream), _) => stream.served != Served::L1,
+        (Some(stream), _) => is_long || stream.served != Served::L1,
         (None, Some(_)) if is_long && beyond.low > stall.low => true,
         (None, Some(_)) => {
             let agree = beyond.low <= stall.high && stall.low <= beyond.high;

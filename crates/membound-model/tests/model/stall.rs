@@ -654,6 +654,13 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     assert_eq!(of((0.3, Some(8.0)), None, None), without);
     let long = of((0.3, Some(1000.0)), None, None);
     assert!((long.value - 2.5e9).abs() < 1e6, "{long:?}");
+    // The same holds of lines that are near whenever they are timed, because they were fetched in advance.
+    let near = Some(Served::L1);
+    let short = of((0.3, Some(8.0)), near, None);
+    assert!(short.low < 1e6, "{short:?}");
+    let fetched = of((0.3, Some(1000.0)), near, None);
+    assert!((fetched.value - 2.5e9).abs() < 1e6, "{fetched:?}");
+    assert!(of((0.8, Some(1000.0)), near, None).value < 1e6);
     // Contention is estimated apart.
     let contended = Some(Contended {
         share: 1.0,

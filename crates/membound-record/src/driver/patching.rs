@@ -82,12 +82,15 @@ impl Driver {
                 from_ns,
                 to_ns,
                 count: *count,
+                cpu_ns: Some(closed.cpu_ns),
+                least_cpu_ns: Some(closed.cpu_ns.saturating_sub(closed.cost_ns as u64)),
             });
         let blocks = blocks.collect();
         drop(world);
         let waiting = Waiting::new(
             closed.work,
             (from_ns, to_ns),
+            closed.is_one_thread,
             closed.cost_ns,
             closed.sites.into_iter().collect(),
             closed.executions,

@@ -6,7 +6,7 @@ use membound_run::Executions;
 use super::window::{Closed, Now, Part, Phase, Window};
 use super::{UNKNOWN_COST, Windows};
 use crate::budget::{Threads, Work};
-use crate::groups::Group;
+use crate::groups::{Group, Wanted};
 use crate::patcher::{Counts, Patcher};
 use crate::sites::Sites;
 
@@ -101,6 +101,7 @@ impl Windows {
             to_ns: ends(&after).map_or(now.t_ns, |(_, last)| last),
             cpu_ns: now.cpu_ns.saturating_sub(from.cpu_ns),
             cost_ns: 0.0,
+            is_one_thread: now.threads == Threads::One && now.processes == 1,
             executions: Vec::new(),
             blocks: Vec::new(),
             sites: Vec::new(),
@@ -134,7 +135,7 @@ impl Windows {
                     });
                     closed.executions.extend(rows);
                 }
-                Work::Blocks => {
+                Work::Blocks | Work::Entries => {
                     let rows = group.blocks.iter().filter_map(|block| {
                         Some((group.function.0, *block, *grown.get(&block.start)?))
                     });
@@ -144,18 +145,23 @@ impl Windows {
             }
             let taken = match window.work {
                 Work::Time => Group::taken(&part.paces, &grown),
-                Work::Count | Work::Blocks | Work::Record => 0.0,
+                Work::Count | Work::Blocks | Work::Entries | Work::Record => 0.0,
             };
             closed.cost_ns += window.work.cost_ns(now.threads, all as f64, taken);
-            group.counted(window.work, &grown, closed.cpu_ns);
+            group.counted((window.work, now.threads), &grown, closed.cpu_ns);
             if window.work != Work::Record {
-                group.next_window(window.work, now.threads, self.wants.blocks);
+                // Programs that serve requests have few windows: these are for latencies.
+                let entries = match self.limited {
+                    Some(_) => Wanted::No,
+                    None => self.wants.blocks,
+                };
+                group.next_window(window.work, now.threads, (self.wants.blocks, entries));
             }
         }
         let all_ns = closed.cpu_ns as f64 * UNKNOWN_COST;
         self.budget.spend(match window.work {
             Work::Record => all_ns,
-            Work::Time | Work::Count | Work::Blocks => closed.cost_ns.min(all_ns),
+            Work::Time | Work::Count | Work::Blocks | Work::Entries => closed.cost_ns.min(all_ns),
         });
         closed
     }

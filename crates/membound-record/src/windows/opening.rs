@@ -73,7 +73,7 @@ impl Windows {
             let choice = group.choice(work, now.threads).clone();
             let paces = match work {
                 Work::Time => group.paces(stands_ns),
-                Work::Count | Work::Blocks | Work::Record => Vec::new(),
+                Work::Count | Work::Blocks | Work::Entries | Work::Record => Vec::new(),
             };
             if !paces.is_empty() {
                 patcher.arm(&choice, &paces);
@@ -203,7 +203,7 @@ impl Windows {
         let usual = match work {
             _ if unknown > 0.0 => FIRST_NS,
             Work::Count | Work::Blocks => COUNT_NS,
-            Work::Time | Work::Record => USUAL_NS,
+            Work::Time | Work::Entries | Work::Record => USUAL_NS,
         };
         let usual = usual.min(self.usual_ns());
         let length_ns = (left_ns / (cost + unknown).max(1e-9)).min(usual as f64) as u64;

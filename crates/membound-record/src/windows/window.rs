@@ -30,6 +30,8 @@ pub(crate) struct Closed {
     pub(crate) cpu_ns: u64,
     /// The patches' part of that: a guess on the high side.
     pub(crate) cost_ns: f64,
+    /// Whether at most one thread of the programs ran at a time, so that CPU time cannot exceed wall time.
+    pub(crate) is_one_thread: bool,
     /// Exact counts by site.
     pub(crate) executions: Vec<Executions>,
     /// Counts by basic block: module, block, executions.

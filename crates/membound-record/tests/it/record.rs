@@ -675,3 +675,49 @@ fn a_hot_loop_is_measured_in_the_first_cache() {
         assert!((0.5..3.0).contains(&ratio), "{in_program} ns, {cached} ns");
     }
 }
+
+/// Patches slow an inner loop while they count it. The block around it is counted apart from it, which slows nothing.
+#[test]
+fn blocks_around_a_loop_are_counted_at_the_program_s_own_speed() {
+    let Some(fixture) = Fixture::build_with("nested.c", &["-O1"]) else {
+        return;
+    };
+    let _busy = busy();
+    let Some(recorded) = record_fixture(fixture, &[], generous) else {
+        return;
+    };
+    if !recorded.patched() {
+        return;
+    }
+    let of_multiply = || {
+        let blocks = recorded.data.blocks.iter();
+        blocks.filter(|row| recorded.function(row.frame) == "multiply")
+    };
+    let (mut slowed, mut alone): (Windows, Windows) = Default::default();
+    for row in of_multiply() {
+        let (all, least) = (row.cpu_ns.unwrap_or(0), row.least_cpu_ns.unwrap_or(0));
+        let windows = match all > 0 && least as f64 > 0.96 * all as f64 {
+            true => &mut alone,
+            false => &mut slowed,
+        };
+        let counts = windows.entry((row.from_ns, row.to_ns)).or_default();
+        counts.push((row.count, all));
+    }
+    let most = |counts: &[(u64, u64)]| counts.iter().copied().max().expect("there are blocks");
+    let (rows, cpu_ns) = (alone.values().map(|counts| most(counts)))
+        .fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1));
+    assert!(rows > 1000, "{alone:?} {slowed:?} {:?}", recorded.data.gaps);
+    for counts in slowed.values() {
+        let rows = counts.iter().filter(|it| it.0 < most(counts).0 / 100);
+        let rows = rows.map(|it| it.0).max().unwrap_or(0);
+        let each = most(counts).0 as f64 / rows as f64;
+        assert!((495.0..505.0).contains(&each), "{counts:?}");
+    }
+    let shortest_ns: f64 = recorded.out.trim().parse().expect("it prints a number");
+    let ratio = cpu_ns as f64 / rows as f64 / shortest_ns;
+    // Another guest of the machine may slow the program for a while.
+    assert!((0.8..2.0).contains(&ratio), "{ratio}: {alone:?}");
+}
+
+/// Executions of the blocks that were counted in a window, and its CPU time in nanoseconds, by its start and end.
+type Windows = BTreeMap<(u64, u64), Vec<(u64, u64)>>;

@@ -161,5 +161,9 @@ record! { "blocks", Order, missing "blocks" =>
         pub to_ns: u64,
         /// Number of executions.
         pub count: u64,
+        /// CPU time of all threads meanwhile, with that of the patches which counted, in nanoseconds.
+        pub cpu_ns: Option<u64>,
+        /// The same without the most that these patches may have taken.
+        pub least_cpu_ns: Option<u64>,
     }
 }

@@ -139,7 +139,7 @@ records! {
     LoopAround { frame, level, start, cached_ns, cached_least_ns, cached_most_ns }
     Access [40] { t_ns, thread, site, address, ticks, hit, drain, store, object, cpu, node }
     Burst { from_ns, to_ns, thread, sites, accesses }
-    BlockCount { frame, length, from_ns, to_ns, count }
+    BlockCount { frame, length, from_ns, to_ns, count, cpu_ns, least_cpu_ns }
     Object {
         kind, process, address, size_bytes, name, stack, thread, allocated_ns, freed_ns, weight,
     }
