@@ -80,6 +80,9 @@ pub(crate) struct Area {
     pub(crate) inode: u64,
     /// Jumps to its trampolines, sorted by address.
     edits: Vec<TextEdit>,
+    /// The numbers of the sites of each edit, and of those that have none.
+    sites: Vec<Range<u32>>,
+    unplaced: Vec<Range<u32>>,
     /// Number of sites that could not be placed, by reason.
     pub(crate) lost: BTreeMap<Refusal, u64>,
     /// Groups whose jump was never installed: first address and end.
@@ -87,7 +90,7 @@ pub(crate) struct Area {
     /// Groups whose text the program was about to change itself: they are not installed again in any
     /// process. In other processes that share the area they may still be installed, and can be removed.
     withdrawn: Mutex<BTreeMap<u64, u64>>,
-    /// Addresses that its edits overwrite, and those that its trampolines return to.
+    /// Addresses that its edits overwrite, and those that its trampolines return to, of the edits that were led.
     seams: Seams,
 }
 
@@ -155,8 +158,10 @@ impl Area {
                         lost: BTreeMap::new(),
                         barred: BTreeMap::new(),
                         withdrawn: Mutex::default(),
-                        seams: Seams::of(&placed.edits),
+                        seams: Seams::default(),
                         edits: placed.edits.clone(),
+                        sites: placed.sites.clone(),
+                        unplaced: placed.lost.clone(),
                     };
                     // The next module's trampolines must not be placed here.
                     maps::add(maps, area.whole.clone(), area.inode);
@@ -220,6 +225,7 @@ impl Area {
             .filter(|index| !barred.contains(index))
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
+        self.seams = Seams::of(&edits);
         let left_out = conversation.text(&edits, text.mode)?;
         // The agent also reports edits whose jumps lead through the bytes of a differing one.
         let differing = left_out.differing.iter();
@@ -311,6 +317,16 @@ impl Area {
                 before.is_none_or(|(_, end)| *end <= address)
             })
         })
+    }
+
+    /// The numbers of the sites whose patches were not installed.
+    pub(crate) fn left_out(&self) -> Vec<Range<u32>> {
+        let withdrawn = self.withdrawn();
+        let is_out = |edit: &TextEdit| !self.was_led(edit) || withdrawn.contains_key(&edit.address);
+        let edits = self.edits.iter().zip(&self.sites);
+        let of_edits = edits.filter(|(edit, _)| is_out(edit));
+        let sites = of_edits.map(|(_, sites)| sites.clone());
+        sites.chain(self.unplaced.iter().cloned()).collect()
     }
 
     /// Removes the patches in `range`, except those at system calls that the agent hooks if they may come
@@ -510,7 +526,7 @@ pub(crate) struct Text<'a> {
 /// A thread may stay in a trampoline for any time, also long after the text is original again, and then
 /// returns to the instruction behind the group. Another plan for the same text must not have put the middle
 /// of a jump there.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Seams {
     /// Overwritten ranges: first address and end, sorted.
     overwritten: Vec<(u64, u64)>,

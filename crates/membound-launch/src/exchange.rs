@@ -5,6 +5,7 @@
 //! installed again stays out there. An area whose plan is no longer chosen keeps its memory, since a thread
 //! may be inside; it is used again when the plan is chosen again.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use membound_rewrite::patch::{self, Refusal};
@@ -71,11 +72,20 @@ fn areas_of<'a>(areas: &'a [Arc<Area>], choice: &Choice) -> Vec<&'a Arc<Area>> {
     areas.iter().filter(is_chosen).collect()
 }
 
-/// True if the patch at `address` is in none of these areas: it would cross those of another plan, which threads may
-/// still execute.
-fn is_left_out(areas: &[&Arc<Area>], address: u64) -> bool {
-    let holds = |area: &&Arc<Area>| area.holds(std::iter::once(address));
-    !areas.is_empty() && !areas.iter().any(holds)
+/// Sites whose patches are in none of some areas: most would cross those of another plan, which threads may still
+/// execute.
+struct LeftOut(Vec<Vec<Range<u32>>>);
+
+impl LeftOut {
+    fn of(areas: &[&Arc<Area>]) -> Self {
+        Self(areas.iter().map(|area| area.left_out()).collect())
+    }
+
+    /// True if the site of this number is one of them.
+    fn has(&self, number: u32) -> bool {
+        let holds = |out: &Vec<Range<u32>>| !out.iter().any(|sites| sites.contains(&number));
+        !self.0.is_empty() && !self.0.iter().any(holds)
+    }
 }
 
 impl Server {
@@ -101,11 +111,11 @@ impl Server {
         let ledger = self.ledger();
         let module = ledger.module(|module| module.is_chosen(&choice.file, &choice.options))?;
         let plan = module.plan.as_ref().ok()?;
-        let areas = areas_of(&ledger.areas, &choice);
+        let left_out = LeftOut::of(&areas_of(&ledger.areas, &choice));
         let refused = plan.sites().filter_map(|site| {
             let refusal = match site.number {
                 Err(refusal) => refusal,
-                Ok(_) if is_left_out(&areas, site.address) => Refusal::NoRoom,
+                Ok(number) if left_out.has(number) => Refusal::NoRoom,
                 Ok(_) => return None,
             };
             Some((site.address, refusal))
@@ -158,14 +168,12 @@ impl Server {
         let choice = choice.clone().plain();
         let ledger = self.ledger();
         let sums = ledger.executions_of(|it| it.is_chosen(&choice.file, &choice.options))?;
-        let areas = areas_of(&ledger.areas, &choice);
+        let left_out = LeftOut::of(&areas_of(&ledger.areas, &choice));
         let (module, sums) = sums;
         let plan = module.plan.as_ref().ok()?;
-        let placed = plan
-            .sites()
-            .filter(|site| !is_left_out(&areas, site.address));
-        let sites = placed.filter_map(|site| {
-            let executions = *sums.get(site.number.ok()? as usize)?;
+        let sites = plan.sites().filter_map(|site| {
+            let number = site.number.ok().filter(|number| !left_out.has(*number))?;
+            let executions = *sums.get(number as usize)?;
             Some(Executed {
                 address: site.address,
                 executions,
