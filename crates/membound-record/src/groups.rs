@@ -262,6 +262,9 @@ impl Group {
             };
             let mut options = Options::new(body);
             options.hooks = Hooks::LeaveOut;
+            if matches!(work, Work::Blocks | Work::Entries) {
+                options.preferred = sites.iter().map(|(address, _)| *address).collect();
+            }
             options.sites = match work {
                 Work::Time | Work::Count => {
                     Places::At(sites.iter().map(|(address, _)| *address).collect())

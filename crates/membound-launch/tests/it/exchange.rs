@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use membound_launch::{Choice, Live, Options, Remote, Session};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
+use membound_rewrite::stall::Code;
 
 use crate::fixture::{Fixture, busy, could_be_patched, ends_well};
 
@@ -105,6 +106,68 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
         remote.exchange(Vec::new());
         stand_still(&remote, &sample, round);
     }
+    std::io::Write::write_all(&mut keys, b"\n").unwrap();
+    ends_well(&session);
+    let report = session.finish();
+    if could_be_patched(&report) {
+        assert_eq!(report.missed, [""; 0]);
+    }
+}
+
+/// A thread may be in a patch of one plan when another plan's come in, and returns into the middle of theirs where the
+/// two cross: these are left out, and are not counted as executed 0 times.
+#[test]
+fn patches_that_cross_those_of_another_plan_are_left_out_unless_they_are_at_the_same_place() {
+    let Some(fixture) = Fixture::build("crossing.c") else {
+        return;
+    };
+    let _busy = busy();
+    let (options, keys) = live(&fixture);
+    let (session, _, mut keys) = begin(&fixture, options, &[], &keys);
+    let remote = session.remote();
+    let code = Code::of(fs::read(&fixture.program).expect("it was built"));
+    let code = code.expect("the compiler writes ELF files");
+    let function = fixture.function("squares").range;
+    let accesses = code.accesses(function.start);
+    let blocks: Vec<u64> = (code.blocks(function.start).iter())
+        .map(|block| block.start)
+        .collect();
+    let inner = accesses[0];
+    assert!(blocks.contains(&inner), "the loop begins with an access");
+    let choice = |sites: Sites, preferred: &[u64]| {
+        let mut options = patch::Options::new(match sites {
+            Sites::At(_) => Body::Sample,
+            _ => Body::Count { exact: false },
+        });
+        options.hooks = Hooks::LeaveOut;
+        options.sites = sites;
+        options.preferred = preferred.to_vec();
+        Choice {
+            file: code.identity().expect("it is a file"),
+            options,
+        }
+    };
+    let timed = choice(Sites::At(vec![accesses[1]]), &[]);
+    let counted = choice(Sites::Blocks(blocks.clone()), &[]);
+    let same = choice(Sites::Blocks(blocks), &accesses[1..]);
+    let settle = |choice: &Choice| {
+        let exchange = remote.exchange(vec![choice.clone()]);
+        wait("the patches are in", || remote.settled(exchange));
+        remote.refused(choice)
+    };
+    assert_eq!(settle(&timed).map(|refused| refused.len()), Some(0));
+    let is_refused = |refused: Option<Vec<(u64, _)>>| {
+        refused.map(|refused| refused.iter().any(|(address, _)| *address == inner))
+    };
+    assert_eq!(is_refused(settle(&counted)), Some(true));
+    let executed = |choice: &Choice| {
+        let executed = remote.executed(choice).unwrap_or_default();
+        let inner = executed.iter().find(|block| block.address == inner);
+        inner.map(|block| block.executions)
+    };
+    assert_eq!(executed(&counted), None);
+    assert_eq!(is_refused(settle(&same)), Some(false));
+    wait("the loop is counted", || executed(&same) > Some(1000));
     std::io::Write::write_all(&mut keys, b"\n").unwrap();
     ends_well(&session);
     let report = session.finish();

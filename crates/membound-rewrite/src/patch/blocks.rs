@@ -1,8 +1,8 @@
 //! Chooses the instruction of a basic block before which the block's body is put.
 //!
 //! Control enters a block at its first instruction and leaves it at its last, so a body before any of them
-//! runs as often as the block. Instructions that need no punned jump are preferred; among those, the one
-//! where the body costs least.
+//! runs as often as the block. Instructions that another plan patches come first, then those that need no punned
+//! jump; among those, the one where the body costs least.
 
 use iced_x86::{Code, Instruction};
 
@@ -28,6 +28,8 @@ pub(super) struct ChosenInstruction {
 struct Suitability {
     /// True if the instruction cannot have a body or cannot be moved.
     impossible: bool,
+    /// True if it is not among [`Options::preferred`].
+    is_other: bool,
     /// True if it and the neighbours that can move with it have fewer than five bytes.
     cramped: bool,
     cost: Cost,
@@ -80,6 +82,7 @@ fn merit(
     );
     let impossible = Suitability {
         impossible: true,
+        is_other: true,
         cramped: true,
         cost: Cost::MAX,
     };
@@ -105,6 +108,7 @@ fn merit(
     };
     Suitability {
         impossible: false,
+        is_other: options.preferred.binary_search(&instruction.ip()).is_err(),
         cramped: room < EDIT,
         cost: body.cost(),
     }

@@ -164,6 +164,9 @@ pub struct Options {
     pub tables: code::Tables,
     /// The instructions to be patched.
     pub sites: Sites,
+    /// Instructions at which [`Sites::Blocks`] are patched where possible, by address: those that another plan for the
+    /// same text patches, because patches of two plans must not cross. Sorted.
+    pub preferred: Vec<u64>,
     /// The kinds of access to be patched.
     pub accesses: Accesses,
     /// Vector registers of the processor.
@@ -196,6 +199,7 @@ impl Options {
             bodies: Vec::new(),
             tables: code::Tables::Resolve,
             sites: Sites::All,
+            preferred: Vec::new(),
             accesses: Accesses::All,
             vectors: VectorLevel::detect(),
             hooks: Hooks::Plant,
@@ -267,7 +271,13 @@ impl Options {
             self.hooks as u8,
             u8::from(self.closes_loops),
         ]);
-        for addresses in [&self.non_temporal, &self.recalled, &self.long_loops] {
+        let lists = [
+            &self.preferred,
+            &self.non_temporal,
+            &self.recalled,
+            &self.long_loops,
+        ];
+        for addresses in lists {
             key.extend_from_slice(&(addresses.len() as u64).to_le_bytes());
             for address in addresses {
                 key.extend_from_slice(&address.to_le_bytes());
