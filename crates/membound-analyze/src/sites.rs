@@ -130,6 +130,7 @@ pub(crate) fn costs(
                 &Evidence {
                     access_kind: access_kind(site.kind),
                     time_ns,
+                    early_ns: cells.iter().map(|cell| cell.early_ns).sum(),
                     total_ns: times.total_ns,
                     samples: times.effective_samples,
                     confidence: if time_ns > 0.0 {

@@ -7,6 +7,14 @@ use rustc_hash::FxHashMap;
 use crate::groups::{GroupId, Groups};
 use crate::info;
 
+/// Intel's processors take some interrupts while an access waits, and not after it: the sample shows the access itself, as
+/// if it had waited for the instruction before it. Share of such samples, relative to those after the access, at most:
+/// 0.06 to 0.14, once 0.24, in twelve loops whose accesses miss the caches and the TLB (Emerald and Granite Rapids, perf's
+/// cpu-clock in virtual machines), and 0.01 where they miss only the caches.
+const MAX_EARLY_SHARE: f64 = 0.25;
+/// Confidence that such samples waited for the access.
+const EARLY_CONFIDENCE: f64 = 0.3;
+
 /// Accesses that each sampled instruction waited for.
 #[derive(Debug)]
 pub(crate) struct Waits {
@@ -23,6 +31,8 @@ pub(crate) struct Wait {
     /// Share of the instruction's samples; the shares of an instruction sum to at most 1.
     pub share: f64,
     pub confidence: f64,
+    /// Whether the samples are at the access itself ([`early_waits`]).
+    pub is_early: bool,
 }
 
 impl Waits {
@@ -38,6 +48,7 @@ impl Waits {
         let mut starts = vec![0_u32; run.frames.len() + 1];
         let mut attributed = vec![false; run.frames.len()];
         let mut entries = Vec::new();
+        let mut early = early_waits(run);
         for of_frame in sorted.chunk_by(|a, b| a.frame == b.frame) {
             let sum: f64 = of_frame.iter().map(|entry| entry.share.max(0.0)).sum();
             let scale = if sum > 1.0 { 1.0 / sum } else { 1.0 };
@@ -47,10 +58,12 @@ impl Waits {
                     site,
                     share,
                     confidence: entry.confidence.clamp(0.0, 1.0),
+                    is_early: false,
                 })
             });
             let before = entries.len();
             entries.extend(waits);
+            entries.extend(early.remove(&of_frame[0].frame));
             attributed[of_frame[0].frame.index()] = true;
             starts[of_frame[0].frame.index() + 1] = (entries.len() - before) as u32;
         }
@@ -76,6 +89,45 @@ impl Waits {
     }
 }
 
+/// Waits for the access that is itself at the sampled instruction, on processors that show some so: part of the samples that
+/// are attributed to no access, as many as those after the access make likely.
+fn early_waits(run: &RunData) -> FxHashMap<FrameId, Wait> {
+    let profile = run.meta.machine.as_deref();
+    if profile.is_none_or(|profile| profile.machine.cpu.vendor != "GenuineIntel") {
+        return FxHashMap::default();
+    }
+    let mut times_ns: FxHashMap<FrameId, f64> = FxHashMap::default();
+    for sample in &run.samples {
+        let frame = run.stacks[sample.stack.index()].frame;
+        *times_ns.entry(frame).or_default() += sample.weight_ns as f64;
+    }
+    let mut behind_ns: FxHashMap<SiteId, f64> = FxHashMap::default();
+    let mut attributed: FxHashMap<FrameId, f64> = FxHashMap::default();
+    for row in &run.attributions {
+        let share = row.share.clamp(0.0, 1.0);
+        if let (Some(site), Some(time_ns)) = (row.site, times_ns.get(&row.frame)) {
+            *behind_ns.entry(site).or_default() += time_ns * share;
+            *attributed.entry(row.frame).or_default() += share;
+        }
+    }
+    let early = (0..).map(SiteId).zip(&run.sites).filter_map(|(site, row)| {
+        let time_ns = *times_ns.get(&row.frame)?;
+        let free = 1.0 - attributed.get(&row.frame).copied().unwrap_or(0.0);
+        let likely = MAX_EARLY_SHARE * behind_ns.get(&site)? / time_ns.max(f64::MIN_POSITIVE);
+        let share = likely.min(free);
+        (share > 0.0).then_some((
+            row.frame,
+            Wait {
+                site,
+                share,
+                confidence: EARLY_CONFIDENCE,
+                is_early: true,
+            },
+        ))
+    });
+    early.collect()
+}
+
 /// Samples of one access, in one thread, on one object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SiteTime {
@@ -87,6 +139,8 @@ pub(crate) struct SiteTime {
     pub samples: f64,
     /// `time_ns` weighted by the confidence of the attribution.
     pub sure_ns: f64,
+    /// Part of `time_ns` with [`Wait::is_early`].
+    pub early_ns: f64,
 }
 
 /// Samples that waited for no memory, or whose cause is unknown.
@@ -147,6 +201,11 @@ impl Tally {
                     time_ns: time_ns * wait.share,
                     samples: samples * wait.share,
                     sure_ns: time_ns * wait.share * wait.confidence,
+                    early_ns: if wait.is_early {
+                        time_ns * wait.share
+                    } else {
+                        0.0
+                    },
                 });
             }
             if unattributed > 1e-9 {
@@ -168,6 +227,7 @@ impl Tally {
                 into.time_ns += next.time_ns;
                 into.samples += next.samples;
                 into.sure_ns += next.sure_ns;
+                into.early_ns += next.early_ns;
             }
             same
         });

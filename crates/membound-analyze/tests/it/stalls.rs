@@ -628,3 +628,41 @@ fn a_long_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     assert!(with(None) < 0.1 && with(Some(8)) < 0.1);
     near(with(Some(1000)), 0.6, 0.02, "memory bound");
 }
+
+/// Intel's processors show some waits at the access itself. A wait for the instruction before it looks the same, so the
+/// interval leaves that open.
+#[test]
+fn samples_at_a_slow_access_waited_for_it_where_the_processor_shows_that() {
+    let bound = |vendor: &str, at_access_s: f64| {
+        let mut program = Synthetic::new(10.0, 1);
+        let thread = program.thread("main");
+        let array = program.heap(&[("main", "main.c", 3)], 512 << 20);
+        let load = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+        let rest = 10.0 - at_access_s;
+        program.access(
+            thread,
+            0,
+            load,
+            0.0..rest,
+            &Like::chase(From::Dram, &[array]),
+        );
+        let frame = program.run.sites[load.site.index()].frame;
+        let stack = program.push_stack(None, frame);
+        program.plain(thread, stack, rest..10.0);
+        let mut run = program.finish();
+        let machine = run.meta.machine.as_mut().expect("it has one");
+        machine.machine.cpu.vendor = vendor.to_owned();
+        views(&run).profile.memory_bound
+    };
+    let (intel, other) = (bound("GenuineIntel", 1.0), bound("AuthenticAMD", 1.0));
+    near(intel.fraction, 0.99, 0.02, "on Intel");
+    near(other.fraction, 0.89, 0.02, "elsewhere");
+    assert!(intel.low < 0.93, "{intel:?}");
+    // More of them than such samples can be: the rest is work.
+    near(
+        bound("GenuineIntel", 5.0).fraction,
+        0.62,
+        0.03,
+        "of much work",
+    );
+}

@@ -83,6 +83,8 @@ pub struct Evidence<'a> {
     pub access_kind: AccessKind,
     /// CPU time of the samples attributed to the site, in nanoseconds.
     pub time_ns: f64,
+    /// Part of it from samples at the access itself: these may have waited for the instruction before it instead.
+    pub early_ns: f64,
     /// CPU time of all samples, in nanoseconds.
     pub total_ns: f64,
     /// Effective number of samples of equal weight: (Σw)² ÷ Σw².
@@ -195,7 +197,8 @@ impl Stall {
         };
         let stall = stall.clamped(0.0, time_ns);
         let ratio = if time_ns > 0.0 {
-            stall.times(1.0 / time_ns)
+            let Estimate { value, low, high } = stall.times(1.0 / time_ns);
+            Estimate::new(value, low * (1.0 - evidence.early_ns / time_ns), high)
         } else {
             Estimate::default()
         };

@@ -240,6 +240,7 @@ fn site<'a>(
     Evidence {
         access_kind: AccessKind::Reads,
         time_ns: seconds * 1e9,
+        early_ns: 0.0,
         total_ns: 10e9,
         samples: 1e4,
         confidence: 1.0,

@@ -38,7 +38,7 @@
 //! of arithmetic in between. If several blocks lead to the sampled instruction, each counts by how often it
 //! probably runs and by how likely its last instruction is to wait.
 
-use iced_x86::{FlowControl, Instruction, Mnemonic};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 
 use super::function::{CodeFunction, SiteKind, index_of, is_prefetch, kind};
 use crate::Gpr;
@@ -82,8 +82,11 @@ impl WaitLikelihood {
     const LOCKED: Self = Self::of_memory(1.0, 0.6);
     /// A prefetch, which waits where too many lines are on their way already.
     const PREFETCH: Self = Self::of_memory(0.5, 0.9);
-    /// A comparison with memory, which some processors fuse with the branch after it.
-    const FUSED: Self = Self::of_memory(0.3, 0.4);
+    /// A comparison with memory and the branch after it, which Intel's processors fuse: what follows the branch has all
+    /// samples that wait for it. Where they are not fused, few samples are there for any reason.
+    const FUSED: Self = Self::of_memory(1.0, 0.6);
+    /// The same if the comparison has an immediate operand, for which no processor is known to fuse them.
+    const UNFUSED: Self = Self::of_memory(0.3, 0.4);
     /// A return, or an instruction that pushes or pops: its access to the stack nearly always hits.
     const STACK: Self = Self::of_work(0.15, 0.5);
     const BRANCH: Self = Self::of_work(0.05, 0.7);
@@ -300,7 +303,11 @@ fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
                 if access.direction.loads()
                     && matches!(compares.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) =>
             {
-                (earlier, WaitLikelihood::FUSED)
+                let operands = (0..compares.op_count()).map(|at| compares.op_kind(at));
+                match operands.into_iter().any(is_immediate) {
+                    true => (earlier, WaitLikelihood::UNFUSED),
+                    false => (earlier, WaitLikelihood::FUSED),
+                }
             }
             _ => (at, WaitLikelihood::BRANCH),
         },
@@ -308,6 +315,19 @@ fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
         _ if instruction.flow_control() != FlowControl::Next => (at, WaitLikelihood::BRANCH),
         _ => (at, WaitLikelihood::WORK),
     }
+}
+
+const fn is_immediate(operand: OpKind) -> bool {
+    matches!(
+        operand,
+        OpKind::Immediate8
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64
+    )
 }
 
 /// Distributes the samples of an instruction without an access: to its own work, except for the share that
