@@ -29,6 +29,16 @@ const MAX_DEVIATION: f64 = 9.0;
 /// proportion, because a short tilted run would be a piece of a ramp.
 const FULL_TILT_OCTAVES: f64 = 1.5;
 
+/// Most that the latency of a level is, as a multiple of the next inner one's: third caches take up to twelve times as long
+/// as second ones, and memory up to fifteen times as long as third ones.
+const MAX_LEVEL_RATIO: f64 = 16.0;
+
+/// Least extent in octaves of a plateau that is found as the flat part of a climb.
+const MIN_CLIMB_OCTAVES: f64 = 0.9;
+
+/// Largest slope of such a part, as a share of the slopes of the climbs on both sides.
+const MAX_FLAT_CLIMB_SHARE: f64 = 0.5;
+
 /// Fewest points of a plateau.
 const MIN_POINTS: usize = 4;
 
@@ -79,7 +89,50 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
         }
     }
     found.reverse();
-    merge(points, found, options)
+    with_flat_climbs(points, merge(points, found, options))
+}
+
+/// Adds plateaus too steep to be found where the climb between two others is too high for one level.
+///
+/// A cache of which other programs use a changing part is a slope between two steeper climbs. Where it only becomes
+/// less steep towards the upper plateau, misses of the lower level grow in number.
+fn with_flat_climbs(points: &[Prepared], found: Vec<Flat>) -> Vec<Flat> {
+    let mut filled: Vec<Flat> = Vec::new();
+    for flat in found {
+        if let Some(previous) = filled.last() {
+            let is_too_high = flat.start - previous.end >= MAX_LEVEL_RATIO.ln();
+            let between = is_too_high.then(|| flat_climb(points, previous, &flat));
+            filled.extend(between.flatten());
+        }
+        filled.push(flat);
+    }
+    filled
+}
+
+/// The flattest part of the climb from `lower` to `upper`, if it is much flatter than the rest.
+fn flat_climb(points: &[Prepared], lower: &Flat, upper: &Flat) -> Option<Flat> {
+    let slope = |from: usize, to: usize| {
+        (points[to].log_ns - points[from].log_ns) / (points[to].octave - points[from].octave)
+    };
+    let inside = lower.last + 1..upper.first;
+    let ranges = inside.clone().flat_map(|first| {
+        let ends = first + MIN_POINTS - 1..inside.end;
+        ends.map(move |last| (first, last))
+    });
+    let long = |&(first, last): &(usize, usize)| {
+        points[last].octave - points[first].octave >= MIN_CLIMB_OCTAVES
+    };
+    let (first, last) = ranges
+        .filter(long)
+        .min_by(|a, b| slope(a.0, a.1).total_cmp(&slope(b.0, b.1)))?;
+    let flat = slope(first, last).max(0.0);
+    let steeper = slope(lower.last, first).min(slope(last, upper.first));
+    (flat <= MAX_FLAT_CLIMB_SHARE * steeper).then_some(Flat {
+        first,
+        last,
+        start: points[first].log_ns,
+        end: points[last].log_ns,
+    })
 }
 
 /// Cost of points `first..=last` as one plateau, and the plateau. `None` if the points
