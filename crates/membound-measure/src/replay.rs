@@ -3,10 +3,11 @@
 //!
 //! A loop that goes through memory in order shows no latency (prefetchers hide it) and its hits overlap with
 //! everything else, so neither timed accesses nor counts of hits tell how much of its time is a wait. The time
-//! of the same instructions on data in the first cache does. [`iteration_time`] executes the body of an innermost
-//! loop ([`LoopBody`]) a few dozen times in a row, with registers of zeros, and with each of its memory operands moved to a
-//! small buffer of zeros. An operand keeps its registers, so that it advances as in the program and stores are
-//! forwarded to loads as in the program.
+//! of the same instructions on data in the first cache does. [`iteration_time`] executes an innermost loop ([`LoopBody`])
+//! with registers of zeros, and with each of its memory operands moved to a small buffer of zeros. An operand keeps its
+//! registers, so that it advances as in the program and stores are forwarded to loads as in the program. Where a register
+//! says when the loop ends, it is executed as a loop, of a quarter and a half of a thousand iterations if the buffers permit:
+//! of fewer, the processor may foresee the end, and of twice as many not. Otherwise a few dozen iterations are written out.
 //!
 //! A [`LoopBody`] contains only instructions that compute, and the copy runs in a child process of its own:
 //! should an address leave the buffers after all, the child ends and there is no result.

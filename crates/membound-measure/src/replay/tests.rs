@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use iced_x86::code_asm::{
-    CodeAssembler, byte_ptr, eax, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi, rsp, xmm0, xmm1,
-    ymm0, ymm1,
+    CodeAssembler, CodeLabel, byte_ptr, eax, edx, qword_ptr, r8, rax, rbp, rcx, rdi, rdx, rsi, rsp,
+    xmm0, xmm1, ymm0, ymm1,
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-use membound_rewrite::stall::{Code as Functions, LoopBody};
+use membound_rewrite::stall::{Code as Functions, LoopBody, Looping};
 
 use super::{IterationTime, iteration_time};
 use crate::random::Random;
@@ -186,4 +186,88 @@ fn any_code_is_refused_or_executed_without_harm() {
         }
     }
     assert!(executed > 20, "{executed}");
+}
+
+#[test]
+fn loops_end_as_in_the_program_where_a_register_says_when() {
+    // The register that begins with another value than zero, for loops of a hundred iterations; `None` if they are written
+    // out.
+    let looping = |emit: &dyn Fn(&mut CodeAssembler, CodeLabel) -> Result<(), IcedError>| {
+        let assembled = || {
+            let mut a = CodeAssembler::new(64)?;
+            let mut top = a.create_label();
+            a.set_label(&mut top)?;
+            a.addsd(xmm0, qword_ptr(rdi + rax * 8))?;
+            emit(&mut a, top)?;
+            a.assemble(0x40_1000)
+        };
+        let code = assembled().expect("it can be encoded");
+        let body = body(&code, 0x40_1000, 0x40_1000).expect("it only computes");
+        assert!(timed(&body).is_some(), "it ends");
+        let Looping {
+            begins,
+            instructions,
+        } = body.looping(&[0x10_0000], 5, 100)?;
+        let jump = instructions.last().map(Instruction::near_branch_target);
+        assert_eq!(jump, Some(5), "back to the first instruction");
+        let compared = instructions[instructions.len() - 2];
+        Some(begins.unwrap_or_else(|| (Register::None, compared.immediate(1) as i32)))
+    };
+    let to_register = looping(&|a, top| {
+        a.inc(rax)?;
+        a.cmp(rdx, rax)?;
+        a.jne(top)
+    });
+    assert_eq!(to_register, Some((Register::RDX, 100)));
+    let to_lower = looping(&|a, top| {
+        a.sub(rax, 4)?;
+        a.cmp(eax, edx)?;
+        a.jg(top)
+    });
+    assert_eq!(to_lower, Some((Register::RDX, -400)));
+    let to_constant = looping(&|a, top| {
+        a.add(rax, 2)?;
+        a.cmp(rax, 12)?;
+        a.jb(top)
+    });
+    assert_eq!(to_constant, Some((Register::None, 200)));
+    let to_zero = looping(&|a, top| {
+        a.inc(rax)?;
+        a.dec(rcx)?;
+        a.jne(top)
+    });
+    assert_eq!(to_zero, Some((Register::RCX, 100)));
+    // With other values these would access other memory, or nothing known advances.
+    assert_eq!(
+        looping(&|a, top| {
+            a.add(rax, 1)?;
+            a.jne(top)
+        }),
+        None
+    );
+    assert_eq!(
+        looping(&|a, top| {
+            a.add(rax, 1)?;
+            a.cmp(rdi, rax)?;
+            a.jne(top)
+        }),
+        None
+    );
+    assert_eq!(
+        looping(&|a, top| {
+            a.add(rax, 1)?;
+            a.cmp(rcx, rdx)?;
+            a.jne(top)
+        }),
+        None
+    );
+    // It would end at once, or never.
+    assert_eq!(
+        looping(&|a, top| {
+            a.add(rax, 1)?;
+            a.cmp(rax, rdx)?;
+            a.jg(top)
+        }),
+        None
+    );
 }

@@ -1,11 +1,11 @@
 //! The body of a loop as code that can be executed apart from its program, with its memory operands moved.
 
 use iced_x86::{
-    Code, CpuidFeature, EncodingKind, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
-    Register, RflagsBits,
+    Code, ConditionCode, CpuidFeature, EncodingKind, FlowControl, Instruction,
+    InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits,
 };
 
-use super::function::{index_of, is_prefetch};
+use super::function::{index_of, is_immediate, is_prefetch};
 use crate::Gpr;
 use crate::code::Function;
 use crate::flow::{self, Access, Addressing, Direction};
@@ -18,11 +18,14 @@ const MAX_BUFFERS: usize = 8;
 /// Bytes of all buffers that the iterations of a round touch.
 const TOUCHED_BYTES: i64 = 16 << 10;
 /// Most bytes of one buffer that a round touches.
-const MAX_TOUCHED_BYTES: i64 = 4 << 10;
+const MAX_TOUCHED_BYTES: i64 = 8 << 10;
 /// Operands with the same registers that lie closer than this are in one buffer, as in the program.
 const SAME_BUFFER_BYTES: i64 = 512;
-/// Iterations of a round, if the buffers permit it.
-const MAX_ITERATIONS: i64 = 64;
+/// Iterations of a round, if the buffers permit it: of a loop that ends as in the program, where half of them are still too
+/// many for the processor to foresee the end, …
+const MAX_ITERATIONS: i64 = 512;
+/// … and of one that is written out.
+const MAX_WRITTEN_OUT: i64 = 64;
 /// With fewer, the time that a round takes to begin and end is too large a part of it.
 const MIN_ITERATIONS: i64 = 16;
 
@@ -190,7 +193,11 @@ impl LoopBody {
             return false;
         }
         let of_each = MAX_TOUCHED_BYTES.min(TOUCHED_BYTES / self.buffers.len() as i64);
-        let mut iterations = MAX_ITERATIONS;
+        let most = match self.ends_after(1) {
+            Some(_) => MAX_ITERATIONS,
+            None => MAX_WRITTEN_OUT,
+        };
+        let mut iterations = most;
         for (number, buffer) in self.buffers.iter().enumerate() {
             let ((base, _), (index, _), scale) = buffer.registers;
             let steps = self.step(base).zip(self.step(index));
@@ -206,7 +213,7 @@ impl LoopBody {
                 }
                 None => 0,
             };
-            iterations = iterations.min(of_each.checked_div(step).unwrap_or(MAX_ITERATIONS));
+            iterations = iterations.min(of_each.checked_div(step).unwrap_or(most));
         }
         self.iterations = iterations.max(0) as usize;
         iterations >= MIN_ITERATIONS
@@ -239,7 +246,7 @@ impl LoopBody {
         self.buffers.len()
     }
 
-    /// Number of iterations that touch no more than 4 KiB of each buffer, and 16 KiB of all.
+    /// Number of iterations that touch no more than 8 KiB of each buffer, and 16 KiB of all.
     #[must_use]
     pub const fn iterations(&self) -> usize {
         self.iterations
@@ -249,6 +256,86 @@ impl LoopBody {
     #[must_use]
     pub const fn vectors(&self) -> EncodingKind {
         self.vectors
+    }
+
+    /// As [`Self::moved`], with the jump back, which ends the loop after so many iterations or one more. `None` if nothing
+    /// that is known decides when the loop ends.
+    ///
+    /// # Panics
+    /// With fewer starts than [`Self::buffers`].
+    #[must_use]
+    pub fn looping(&self, starts: &[u32], number: u64, iterations: usize) -> Option<Looping> {
+        let end = self.ends_after(i32::try_from(iterations).ok()?)?;
+        let mut moved = self.moved(starts, number);
+        let condition = moved.len().checked_sub(2)?;
+        if let End::Compared(mut compares) = end {
+            compares.set_ip(moved[condition].ip());
+            moved[condition] = compares;
+        }
+        moved.last_mut()?.set_near_branch64(number);
+        let begins = match end {
+            End::Begins(register, value) => Some((register, value)),
+            End::Compared(_) => None,
+        };
+        Some(Looping {
+            begins,
+            instructions: moved,
+        })
+    }
+
+    /// What makes the loop end after so many iterations: a comparison of a register that advances by a constant with one
+    /// that does not change, or with a constant, or that register itself, which the jump compares with zero.
+    fn ends_after(&self, iterations: i32) -> Option<End> {
+        let [.., (condition, operand), (jump, _)] = &self.instructions[..] else {
+            return None;
+        };
+        if operand.is_some() || condition.op_count() == 0 {
+            return None;
+        }
+        let register = |at: u32| {
+            let is_register =
+                at < condition.op_count() && condition.op_kind(at) == OpKind::Register;
+            let register = is_register.then(|| condition.op_register(at))?;
+            let is_whole = register.is_gpr64() || register.is_gpr32();
+            let register = register.full_register();
+            (is_whole && register != Register::RSP).then_some(register)
+        };
+        let steps = |register: Register| self.step(register).filter(|step| *step != 0);
+        let end = |step: i64| i32::try_from(step.checked_mul(i64::from(iterations))?).ok();
+        let code = jump.condition_code();
+        let first = register(0)?;
+        if condition.mnemonic() != Mnemonic::Cmp {
+            // It counts to zero.
+            let step = steps(first).filter(|step| added(condition, first) == Some(*step))?;
+            let counts = code == ConditionCode::ne && !self.is_address(first);
+            return counts.then_some(End::Begins(first, end(-step)?));
+        }
+        let wide = condition.op_register(0).is_gpr64();
+        if let Some(second) = register(1) {
+            let (advances, stays, is_swapped) = match (steps(first), steps(second)) {
+                (Some(step), None) => (step, second, false),
+                (None, Some(step)) => (step, first, true),
+                _ => return None,
+            };
+            let is_constant = self.step(stays) == Some(0) && !self.is_address(stays);
+            let ends = goes_on_until(code, advances, is_swapped);
+            return (is_constant && ends).then_some(End::Begins(stays, end(advances)?));
+        }
+        let step = steps(first).filter(|step| goes_on_until(code, *step, false))?;
+        let (compare, register) = match wide {
+            true => (Code::Cmp_rm64_imm32, first),
+            false => (Code::Cmp_rm32_imm32, condition.op_register(0)),
+        };
+        let with = Instruction::with2(compare, register, end(step)?).ok()?;
+        is_immediate(condition.op_kind(1)).then_some(End::Compared(with))
+    }
+
+    /// True if memory operands have this register.
+    fn is_address(&self, register: Register) -> bool {
+        let of = |buffer: &Buffer| [buffer.registers.0.0, buffer.registers.1.0];
+        self.buffers
+            .iter()
+            .any(|buffer| of(buffer).contains(&register))
     }
 
     /// The body with its operands in buffers that begin at `starts`, and a jump to the next iteration in place of
@@ -298,6 +385,38 @@ impl LoopBody {
             (0..u64::from(operand.bytes.div_ceil(8))).map(move |word| place + 8 * word)
         });
         words.collect()
+    }
+}
+
+/// A loop that ends after a number of iterations.
+#[derive(Clone, Debug)]
+pub struct Looping {
+    /// A register and the value with which it must begin. All others must begin with zeros.
+    pub begins: Option<(Register, i32)>,
+    /// The body with the jump back.
+    pub instructions: Vec<Instruction>,
+}
+
+/// What ends a loop after a number of iterations.
+enum End {
+    /// This register has this value at first.
+    Begins(Register, i32),
+    /// The comparison is this one.
+    Compared(Instruction),
+}
+
+/// True if a loop with a jump back of this condition goes on while a register that advances by `step` from zero has not
+/// reached another one, and ends then. `is_swapped`: the register that advances is the second one of the comparison.
+fn goes_on_until(condition: ConditionCode, step: i64, is_swapped: bool) -> bool {
+    let less = (step > 0) != is_swapped;
+    match condition {
+        ConditionCode::ne => true,
+        ConditionCode::l | ConditionCode::le => less,
+        ConditionCode::g | ConditionCode::ge => !less,
+        // Below zero, unsigned values wrap.
+        ConditionCode::b | ConditionCode::be => less && step > 0,
+        ConditionCode::a | ConditionCode::ae => !less && step > 0,
+        _ => false,
     }
 }
 

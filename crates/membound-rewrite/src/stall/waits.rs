@@ -38,9 +38,9 @@
 //! of arithmetic in between. If several blocks lead to the sampled instruction, each counts by how often it
 //! probably runs and by how likely its last instruction is to wait.
 
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-use super::function::{CodeFunction, SiteKind, index_of, is_prefetch, kind};
+use super::function::{CodeFunction, SiteKind, index_of, is_immediate, is_prefetch, kind};
 use crate::Gpr;
 use crate::code::{BasicBlock, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
@@ -315,19 +315,6 @@ fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
         _ if instruction.flow_control() != FlowControl::Next => (at, WaitLikelihood::BRANCH),
         _ => (at, WaitLikelihood::WORK),
     }
-}
-
-const fn is_immediate(operand: OpKind) -> bool {
-    matches!(
-        operand,
-        OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    )
 }
 
 /// Distributes the samples of an instruction without an access: to its own work, except for the share that
