@@ -80,8 +80,9 @@ pub(crate) struct Area {
     pub(crate) inode: u64,
     /// Jumps to its trampolines, sorted by address.
     edits: Vec<TextEdit>,
-    /// The numbers of the sites of each edit, and of those that have none.
+    /// The numbers of the sites of each edit.
     sites: Vec<Range<u32>>,
+    /// The numbers of the sites without an edit: their trampolines' addresses were impossible.
     unplaced: Vec<Range<u32>>,
     /// Number of sites that could not be placed, by reason.
     pub(crate) lost: BTreeMap<Refusal, u64>,
@@ -90,7 +91,7 @@ pub(crate) struct Area {
     /// Groups whose text the program was about to change itself: they are not installed again in any
     /// process. In other processes that share the area they may still be installed, and can be removed.
     withdrawn: Mutex<BTreeMap<u64, u64>>,
-    /// Addresses that its edits overwrite, and those that its trampolines return to, of the edits that were led.
+    /// Addresses that its edits overwrite, and those that its trampolines return to, without the edits of `barred`.
     seams: Seams,
 }
 

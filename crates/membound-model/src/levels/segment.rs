@@ -55,6 +55,13 @@ pub(crate) struct Flat {
     end: f64,
 }
 
+impl Flat {
+    /// Fitted ln(ns) in the middle.
+    const fn middle(&self) -> f64 {
+        f64::midpoint(self.start, self.end)
+    }
+}
+
 /// The plateaus of `points`, innermost first.
 pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat> {
     // best[i]: least cost of points 0..i, and the plateau that ends at i - 1 if one does.
@@ -100,7 +107,7 @@ fn with_flat_climbs(points: &[Prepared], found: Vec<Flat>) -> Vec<Flat> {
     let mut filled: Vec<Flat> = Vec::new();
     for flat in found {
         if let Some(previous) = filled.last() {
-            let is_too_high = flat.start - previous.end >= MAX_LEVEL_RATIO.ln();
+            let is_too_high = flat.middle() - previous.middle() >= MAX_LEVEL_RATIO.ln();
             let between = is_too_high.then(|| flat_climb(points, previous, &flat));
             filled.extend(between.flatten());
         }
@@ -119,15 +126,15 @@ fn flat_climb(points: &[Prepared], lower: &Flat, upper: &Flat) -> Option<Flat> {
         let ends = first + MIN_POINTS - 1..inside.end;
         ends.map(move |last| (first, last))
     });
-    let long = |&(first, last): &(usize, usize)| {
+    let is_flat = |&(first, last): &(usize, usize)| {
+        let steeper = slope(lower.last, first).min(slope(last, upper.first));
         points[last].octave - points[first].octave >= MIN_CLIMB_OCTAVES
+            && slope(first, last).max(0.0) <= MAX_FLAT_CLIMB_SHARE * steeper
     };
     let (first, last) = ranges
-        .filter(long)
+        .filter(is_flat)
         .min_by(|a, b| slope(a.0, a.1).total_cmp(&slope(b.0, b.1)))?;
-    let flat = slope(first, last).max(0.0);
-    let steeper = slope(lower.last, first).min(slope(last, upper.first));
-    (flat <= MAX_FLAT_CLIMB_SHARE * steeper).then_some(Flat {
+    Some(Flat {
         first,
         last,
         start: points[first].log_ns,
