@@ -22,6 +22,8 @@ use crate::budget::Work;
 
 /// Samples below which no share is estimated.
 const MIN_SAMPLES: u32 = 10;
+/// Periods of samples in a window from which on samples show whether a thread slept in it.
+const MIN_PERIODS: f64 = 4.0;
 /// Upper limit of the patches' share of a window's time.
 const MAX_PATCHED_SHARE: f64 = 0.95;
 /// Upper limit of the cost of a patch, as a multiple of the budget's guess.
@@ -97,7 +99,11 @@ impl Waiting {
             true => sampled_ns,
             false => cpu_ns,
         };
+        let period_ns = self.all_ns / f64::from(self.samples.max(1));
+        // A thread that is not known to have slept ran all the time: the lesser of the two would be too short on average.
+        let is_long = length_ns as f64 >= MIN_PERIODS * period_ns;
         match self.is_one_thread {
+            true if is_long && known_ns as f64 + period_ns >= length_ns as f64 => length_ns,
             true => known_ns.min(length_ns),
             false => known_ns,
         }
@@ -387,6 +393,27 @@ mod tests {
         // (0.5 - 0.1) / (1 - 0.1)
         assert!(done[0].executions[0].cpu_ns.abs_diff(555) < 15);
         assert!(dilation.settle(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn one_thread_has_the_time_that_passed_unless_it_is_known_to_have_slept() {
+        let cpu_ns = |is_one_thread: bool, samples: u32, length_ns: u64| {
+            let mut waiting = window(0, length_ns);
+            waiting.is_one_thread = is_one_thread;
+            waiting.samples = samples;
+            waiting.all_ns = f64::from(samples) * 100.0;
+            waiting.cpu_ns(length_ns / 2, length_ns)
+        };
+        assert_eq!(cpu_ns(true, 10, 1000), 1000);
+        assert_eq!(cpu_ns(true, 11, 1000), 1000, "never more than passed");
+        assert_eq!(
+            cpu_ns(true, 9, 1000),
+            1000,
+            "one sample more or less is chance"
+        );
+        assert_eq!(cpu_ns(true, 6, 1000), 600, "it slept");
+        assert_eq!(cpu_ns(true, 2, 300), 200, "too short to tell");
+        assert_eq!(cpu_ns(false, 11, 1000), 1100, "several threads");
     }
 
     /// CPU time of windows of ten samples: this many in patches and this many at other instructions; outside
