@@ -6,8 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use membound_model::stats::Z95;
 use membound_run::{Executions, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
+
+use crate::decoding::Functions;
 
 /// Time without the patches as a share of a window's CPU time, at least, in windows that hardly slow the program.
 const MIN_UNSLOWED_SHARE: f64 = 0.96;
@@ -17,15 +20,12 @@ const PRIOR_SPREAD: f64 = 0.1;
 const MIN_ENTRIES: u64 = 10;
 /// Most standard errors of a ratio that is used, as a share of it.
 const MAX_ERROR: f64 = 0.25;
-/// Half width of a 95 % interval in standard errors.
-const Z95: f64 = 1.96;
 
-/// A window in which blocks were counted.
+/// A window in which blocks of a function were counted.
 #[derive(Debug)]
 pub(crate) struct BlockWindow {
     from_ns: u64,
     to_ns: u64,
-    pub(crate) module: ModuleId,
     /// CPU time with that of the patches, and without the most that these may have taken, if known.
     cpu_ns: Option<(u64, u64)>,
     /// Executions by the address of the block.
@@ -33,27 +33,6 @@ pub(crate) struct BlockWindow {
 }
 
 impl BlockWindow {
-    /// Windows of all modules, by time.
-    pub(crate) fn all(run: &RunData) -> Vec<Self> {
-        let mut windows: BTreeMap<(u64, u64, ModuleId), Self> = BTreeMap::new();
-        for row in &run.blocks {
-            let frame = run.frames[row.frame.index()];
-            let Some(module) = frame.module else {
-                continue;
-            };
-            let key = (row.from_ns, row.to_ns, module);
-            let window = windows.entry(key).or_insert_with(|| Self {
-                from_ns: row.from_ns,
-                to_ns: row.to_ns,
-                module,
-                cpu_ns: row.cpu_ns.zip(row.least_cpu_ns),
-                counts: BTreeMap::new(),
-            });
-            *window.counts.entry(frame.address).or_default() += row.count;
-        }
-        windows.into_values().collect()
-    }
-
     /// Duration in nanoseconds.
     pub(crate) fn length_ns(&self) -> u64 {
         self.to_ns.saturating_sub(self.from_ns)
@@ -69,6 +48,61 @@ impl BlockWindow {
     pub(crate) fn is_slowed(&self) -> bool {
         self.unslowed_ns().is_none()
     }
+}
+
+/// A function, by its module and the address at which its code begins.
+pub(crate) type FunctionKey = (ModuleId, u64);
+
+/// The blocks of a function that were counted.
+#[derive(Debug, Default)]
+pub(crate) struct FunctionBlocks {
+    /// By time.
+    pub(crate) windows: Vec<BlockWindow>,
+    /// Bytes of each block, by its address.
+    lengths: BTreeMap<u64, u32>,
+}
+
+impl FunctionBlocks {
+    /// Those of each function with counted blocks.
+    pub(crate) fn all(run: &RunData, functions: &Functions<'_>) -> FxHashMap<FunctionKey, Self> {
+        let mut windows: BTreeMap<(FunctionKey, u64, u64), BlockWindow> = BTreeMap::new();
+        let mut all: FxHashMap<FunctionKey, Self> = FxHashMap::default();
+        for row in &run.blocks {
+            let frame = run.frames[row.frame.index()];
+            let Some(function) = function_of(functions, frame.module, frame.address) else {
+                continue;
+            };
+            let lengths = &mut all.entry(function).or_default().lengths;
+            lengths.insert(frame.address, row.length);
+            let key = (function, row.from_ns, row.to_ns);
+            let window = windows.entry(key).or_insert_with(|| BlockWindow {
+                from_ns: row.from_ns,
+                to_ns: row.to_ns,
+                cpu_ns: row.cpu_ns.zip(row.least_cpu_ns),
+                counts: BTreeMap::new(),
+            });
+            *window.counts.entry(frame.address).or_default() += row.count;
+        }
+        for ((function, ..), window) in windows {
+            all.entry(function).or_default().windows.push(window);
+        }
+        all
+    }
+
+    /// Address of the block that contains `address`.
+    fn block_at(&self, address: u64) -> Option<u64> {
+        let (block, length) = self.lengths.range(..=address).next_back()?;
+        (address - block < u64::from(*length)).then_some(*block)
+    }
+}
+
+fn function_of(
+    functions: &Functions<'_>,
+    module: Option<ModuleId>,
+    address: u64,
+) -> Option<FunctionKey> {
+    let module = module?;
+    Some((module, functions.containing(module, address)?.address))
 }
 
 /// Executions of a site's block for each execution of another block.
@@ -88,52 +122,55 @@ impl Ratio {
             return None;
         }
         let each = site as f64 / other as f64;
-        let mut squares = PRIOR_SPREAD * PRIOR_SPREAD;
-        let mut number = 0.0_f64;
-        for (site, counted) in windows.iter().filter(|it| it.1 > 0) {
-            let apart = *site as f64 / *counted as f64 / each - 1.0;
+        let counted = || windows.iter().filter(|it| it.1 > 0);
+        let differences = counted().map(|(site, counted)| {
             let weight = *counted as f64 / other as f64;
-            squares += weight * apart * apart * windows.len() as f64;
-            number += 1.0;
-        }
+            (weight, *site as f64 / *counted as f64 / each - 1.0)
+        });
+        let spread = variance_between(differences, windows.len(), PRIOR_SPREAD);
         // The last execution in a window is cut off.
-        let edges = number / other as f64;
-        let error = (squares / (number * number)).sqrt().hypot(edges);
+        let edges = counted().count() as f64 / other as f64;
+        let error = spread.sqrt().hypot(edges);
         (error <= MAX_ERROR).then_some(Self { each, error })
     }
 }
 
+/// Variance of the mean of relative `differences` from it, each with its weight, and of an assumed one of `prior`.
+/// `windows` is how many there are, with those that show no difference.
+pub(crate) fn variance_between(
+    differences: impl Iterator<Item = (f64, f64)>,
+    windows: usize,
+    prior: f64,
+) -> f64 {
+    let mut squares = prior * prior;
+    let mut number: f64 = 0.0;
+    for (weight, difference) in differences {
+        squares += weight * difference * difference * windows as f64;
+        number += 1.0;
+    }
+    squares / number.max(1.0).powi(2)
+}
+
 /// Windows of each site, by time, with executions that follow from blocks counted without slowing the program.
-pub(crate) fn windows_of_sites(run: &RunData) -> FxHashMap<SiteId, Vec<Executions>> {
-    let windows = BlockWindow::all(run);
-    if windows.iter().all(BlockWindow::is_slowed) {
-        return FxHashMap::default();
-    }
-    let mut lengths: BTreeMap<(ModuleId, u64), u32> = BTreeMap::new();
-    for row in &run.blocks {
-        let frame = run.frames[row.frame.index()];
-        if let Some(module) = frame.module {
-            lengths.insert((module, frame.address), row.length);
-        }
-    }
-    let mut known: FxHashMap<(ModuleId, u64), Vec<Counted>> = FxHashMap::default();
+pub(crate) fn windows_of_sites(
+    run: &RunData,
+    functions: &Functions<'_>,
+) -> FxHashMap<SiteId, Vec<Executions>> {
+    let blocks = FunctionBlocks::all(run, functions);
+    let mut known: FxHashMap<(FunctionKey, u64), Vec<Counted>> = FxHashMap::default();
     let mut of_sites = FxHashMap::default();
     for (site, row) in (0..).map(SiteId).zip(&run.sites) {
         let frame = run.frames[row.frame.index()];
-        let Some(module) = frame.module else {
-            continue;
-        };
-        let before = lengths
-            .range((module, 0)..=(module, frame.address))
-            .next_back();
-        let Some((block, _)) =
-            before.filter(|((_, start), length)| frame.address - start < u64::from(**length))
-        else {
+        let place = function_of(functions, frame.module, frame.address).and_then(|function| {
+            let blocks = blocks.get(&function)?;
+            Some((function, blocks, blocks.block_at(frame.address)?))
+        });
+        let Some((function, blocks, block)) = place else {
             continue;
         };
         let counted = known
-            .entry(*block)
-            .or_insert_with(|| of_block(&windows, *block));
+            .entry((function, block))
+            .or_insert_with(|| of_block(blocks, block));
         if !counted.is_empty() {
             let rows = counted.iter().map(|it| it.of_site(site));
             of_sites.insert(site, rows.collect());
@@ -167,11 +204,14 @@ impl Counted {
 }
 
 /// Executions of the block at an address in the windows that hardly slowed the program.
-fn of_block(windows: &[BlockWindow], (module, block): (ModuleId, u64)) -> Vec<Counted> {
-    let of_module = || windows.iter().filter(move |window| window.module == module);
-    let unslowed = || of_module().filter(|window| !window.is_slowed());
+fn of_block(blocks: &FunctionBlocks, block: u64) -> Vec<Counted> {
+    let windows = &blocks.windows;
+    let unslowed = || windows.iter().filter(|window| !window.is_slowed());
+    if unslowed().next().is_none() {
+        return Vec::new();
+    }
     let mut ratios: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
-    for window in of_module() {
+    for window in windows {
         let Some(of_site) = window.counts.get(&block) else {
             continue;
         };
@@ -230,7 +270,6 @@ mod tests {
         BlockWindow {
             from_ns,
             to_ns: from_ns + 1000,
-            module: ModuleId(0),
             cpu_ns: Some((1000, least_ns)),
             counts: counts.iter().copied().collect(),
         }
@@ -241,13 +280,16 @@ mod tests {
         let both =
             |from_ns, iterations: u64| window(from_ns, 300, &[(10, 100), (20, 100 * iterations)]);
         let alone = |from_ns, count| window(from_ns, 990, &[(10, count)]);
-        let windows = [
-            both(0, 750),
-            alone(2000, 250),
-            alone(4000, 251),
-            both(6000, 750),
-        ];
-        let counted = of_block(&windows, (ModuleId(0), 20));
+        let mut blocks = FunctionBlocks {
+            windows: vec![
+                both(0, 750),
+                alone(2000, 250),
+                alone(4000, 251),
+                both(6000, 750),
+            ],
+            lengths: BTreeMap::new(),
+        };
+        let counted = of_block(&blocks, 20);
         let counts: Vec<u64> = counted.iter().map(|it| it.count).collect();
         assert_eq!(counts, [187_500, 188_250]);
         assert!(
@@ -255,14 +297,12 @@ mod tests {
             "{counted:?}"
         );
         // What is counted itself needs no ratio.
-        let entries = of_block(&windows, (ModuleId(0), 10));
+        let entries = of_block(&blocks, 10);
         assert_eq!(entries[0].count, 250);
         assert_eq!((entries[0].least_ns, entries[0].most_ns), (990, 1000));
-        assert!(of_block(&windows, (ModuleId(1), 20)).is_empty());
-        assert!(
-            of_block(&windows[..1], (ModuleId(0), 20)).is_empty(),
-            "slowed"
-        );
+        assert!(of_block(&blocks, 30).is_empty(), "another function's");
+        blocks.windows.truncate(1);
+        assert!(of_block(&blocks, 20).is_empty(), "slowed");
     }
 
     #[test]

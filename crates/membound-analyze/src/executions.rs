@@ -17,19 +17,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use membound_model::stall::{CACHED_LOOP_ERROR, Estimate, Executed};
+use membound_model::stats::Z95;
 use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
 use rustc_hash::FxHashMap;
 
-use crate::entries;
+use crate::decoding::Functions;
+use crate::entries::{self, variance_between};
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
 use crate::span::Span;
 use crate::tally::Waits;
 use crate::work;
-
-/// Half width of a 95 % interval in standard errors.
-const Z95: f64 = 1.96;
 
 /// Assumed spread of execution rates between windows, as a share of the rate, before any are compared. It
 /// has the weight of one window.
@@ -295,19 +294,10 @@ impl Rate {
             return Self::default();
         }
         let typical = count / ns;
-        let mut squares = PRIOR_SPREAD * PRIOR_SPREAD;
-        let mut number = 0.0;
-        if typical > 0.0 {
-            for window in windows.iter().filter(|window| window.ns > 0.0) {
-                let apart = window.count / window.ns / typical - 1.0;
-                // A long window determines the typical rate better than a short one.
-                let weight = window.ns / ns;
-                squares += weight * apart * apart * windows.len() as f64;
-                number += 1.0;
-            }
-        }
-        let number = f64::max(number, 1.0);
-        let spread = squares / (number * number);
+        let timed = windows.iter().filter(|it| typical > 0.0 && it.ns > 0.0);
+        // A long window determines the typical rate better than a short one.
+        let differences = timed.map(|it| (it.ns / ns, it.count / it.ns / typical - 1.0));
+        let spread = variance_between(differences, windows.len(), PRIOR_SPREAD);
         let chance = sum(|it| it.variance) / (ns * ns);
         Self {
             count,
@@ -370,7 +360,7 @@ pub(crate) fn executed(
         laps.entry(row.site).or_default().push(*row);
     }
     let waited = waited_ns_by_site(run, span, waits);
-    let from_entries = entries::windows_of_sites(run);
+    let from_entries = entries::windows_of_sites(run, &Functions::new(run));
     let mut by_iterations: BTreeMap<SiteId, Executed> = BTreeMap::new();
     let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
         .map(|index| {

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 use crate::decoding::Functions;
-use crate::entries::BlockWindow;
+use crate::entries::FunctionBlocks;
 
 /// Loop, by its module and the address of its first block.
 pub(crate) type Loop = (ModuleId, u64);
@@ -119,7 +119,7 @@ pub(crate) fn around_sites(run: &RunData, innermost: &Innermost, times_ns: &[f64
         add(site.frame, 0.0, *time_ns);
     }
     let functions = Functions::new(run);
-    let rates = Rates::new(run, innermost);
+    let rates = Rates::new(run, innermost, &functions);
     // A run of a whole machine has tens of thousands of loops.
     let all: FxHashMap<Loop, Around> = bodies
         .into_par_iter()
@@ -161,7 +161,7 @@ struct Rates {
 }
 
 impl Rates {
-    fn new(run: &RunData, innermost: &Innermost) -> Self {
+    fn new(run: &RunData, innermost: &Innermost, functions: &Functions<'_>) -> Self {
         // Count and time of all windows.
         let mut sites: FxHashMap<SiteId, (u64, u64)> = FxHashMap::default();
         for row in &run.executions {
@@ -178,13 +178,15 @@ impl Rates {
             }
         }
         let mut blocks: BTreeMap<(ModuleId, u64), (u64, u64)> = BTreeMap::new();
-        // Rates are compared with each other: all of them from windows that slow the program alike.
-        let windows = BlockWindow::all(run);
-        for window in windows.iter().filter(|window| window.is_slowed()) {
-            for (block, executed) in &window.counts {
-                let (count, ns) = blocks.entry((window.module, *block)).or_default();
-                *count += executed;
-                *ns += window.length_ns();
+        for ((module, _), of_function) in FunctionBlocks::all(run, functions) {
+            // Rates are compared with each other: all of them from windows that slow the program alike.
+            let slowed = of_function.windows.iter().filter(|it| it.is_slowed());
+            for window in slowed {
+                for (block, executed) in &window.counts {
+                    let (count, ns) = blocks.entry((module, *block)).or_default();
+                    *count += executed;
+                    *ns += window.length_ns();
+                }
             }
         }
         let of_blocks = blocks.into_iter().map(|(at, sum)| (at, rate(sum)));

@@ -11,6 +11,9 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 /// distribution with the same spread.
 pub const MAD_TO_SIGMA: f64 = 1.4826;
 
+/// Half the width of a 95 % interval in standard deviations of a normal distribution.
+pub const Z95: f64 = 1.959_963_984_540_054;
+
 /// A straight line fitted by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Line {

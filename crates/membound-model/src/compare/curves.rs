@@ -6,10 +6,10 @@ use membound_types::{
     Basis, ComparedCurve, CurvePair, CurveVerdict, Figure, LoadsTime, NodePolicy, Outcome, Pattern,
 };
 
-use super::noise::Z95;
 use super::relation::{Common, MIN_PLACES, Pair, relate};
 use super::table::Cells;
 use super::view::ProfileView;
+use crate::stats::Z95;
 use crate::stats::median;
 
 /// Relative standard deviation of a point between runs, besides its own interval.

@@ -12,9 +12,10 @@ use statrs::function::erf::erfc_inv;
 
 use super::figures::{ProfileFigure, figures};
 use super::hints;
-use super::noise::{Noise, Uncertain, Z95};
+use super::noise::{Noise, Uncertain};
 use super::side_by_side::is_worse;
 use super::view::ProfileView;
+use crate::stats::Z95;
 use crate::stats::{median, quantile, robust_sigma};
 
 /// Fewest profiles of a processor for reporting outliers.

@@ -11,8 +11,7 @@
 use membound_types::{NoiseFloor, Worse};
 use statrs::function::erf::erfc;
 
-/// Half the width of a 95 % interval in standard deviations of a normal distribution.
-pub const Z95: f64 = 1.959_963_984_540_054;
+use crate::stats::Z95;
 
 /// Kind of a figure, which determines its scatter between runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@
 
 use membound_types::CurveVerdict;
 
-use super::noise::Z95;
+use crate::stats::Z95;
 use crate::stats::{MAD_TO_SIGMA, median};
 
 /// Fewest common points for a line with errors in both values.

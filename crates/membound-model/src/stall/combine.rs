@@ -2,8 +2,8 @@
 
 use membound_types::MemoryBound;
 
-use super::mixture::Z95;
 use super::{ByLevel, Served, Stall};
+use crate::stats::Z95;
 
 /// Correlation of the errors of different sites: they have the calibration and the cost of a hit
 /// in common, and nothing else.

@@ -11,6 +11,7 @@ use super::bins::{self, Bins};
 use super::resample::Resampler;
 use super::timing::Axis;
 use super::{Estimate, Served, Timing};
+use crate::stats::Z95;
 
 /// Reasons why a calibration cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,8 +66,6 @@ pub struct Mixture {
     pub misfit: f64,
 }
 
-/// Quantile of the normal distribution for a 95 % interval.
-pub(super) const Z95: f64 = 1.96;
 /// Overlap of two histograms above which their levels are reported together. Above it,
 /// a shift of the whole histogram by a fraction of a timer's step, which the code around a
 /// load can cause, would move shares from one to the other.

@@ -1,8 +1,8 @@
 //! Estimates the stall of one instruction.
 
 use super::around::{CachedLoop, Factor, Work};
-use super::mixture::Z95;
 use super::{ByLevel, Estimate, Executed, Mixture, Served, Stream};
+use crate::stats::Z95;
 
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,8 @@
 
 use membound_types::Worse;
 
-use crate::compare::noise::{Noise, Uncertain, Z95};
+use crate::compare::noise::{Noise, Uncertain};
+use crate::stats::Z95;
 use crate::stats::{median, median_error};
 
 /// A named figure of one profile.

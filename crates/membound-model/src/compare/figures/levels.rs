@@ -7,8 +7,9 @@ use membound_types::{
 };
 
 use super::figure::{Figures, Label};
-use crate::compare::noise::{Noise, Z95};
+use crate::compare::noise::Noise;
 use crate::compare::view::{LatencyPointView, ProfileView};
+use crate::stats::Z95;
 
 /// Size in bytes of the buffer whose latency is compared for every page kind.
 const MEMORY_BUFFER_BYTES: u64 = 256 << 20;

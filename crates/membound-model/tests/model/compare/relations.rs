@@ -1,7 +1,7 @@
 //! Verdicts on curves that are shifted, scaled or bent.
 
-use membound_model::compare::noise::Z95;
 use membound_model::compare::relation::{Common, Pair, relate};
+use membound_model::stats::Z95;
 use membound_types::CurveVerdict;
 
 use membound_testkit::Random;
