@@ -88,24 +88,29 @@ impl Waiting {
         }
     }
 
-    /// CPU time in nanoseconds of a part of the window that took `length_ns`, of which `cpu_ns` is the kernel's account.
+    /// CPU time in nanoseconds of a part of the window, from the kernel's account of it and from how long it took.
     ///
     /// The account stands still between the kernel's ticks, which may be as long as a window; samples have the
     /// resolution of their period.
-    fn cpu_ns(&self, cpu_ns: u64, length_ns: u64) -> u64 {
+    fn cpu_clock(&self) -> impl Fn(u64, u64) -> u64 + use<> {
         let window_ns = self.to_ns.saturating_sub(self.from_ns).max(1) as f64;
-        let sampled_ns = (self.all_ns * (length_ns as f64 / window_ns).min(1.0)) as u64;
-        let known_ns = match self.samples >= MIN_SAMPLES || cpu_ns < sampled_ns {
-            true => sampled_ns,
-            false => cpu_ns,
-        };
-        let period_ns = self.all_ns / f64::from(self.samples.max(1));
-        // A thread that is not known to have slept ran all the time: the lesser of the two would be too short on average.
-        let is_long = length_ns as f64 >= MIN_PERIODS * period_ns;
-        match self.is_one_thread {
-            true if is_long && known_ns as f64 + period_ns >= length_ns as f64 => length_ns,
-            true => known_ns.min(length_ns),
-            false => known_ns,
+        let (all_ns, is_one_thread) = (self.all_ns, self.is_one_thread);
+        let has_samples = self.samples >= MIN_SAMPLES;
+        let period_ns = all_ns / f64::from(self.samples.max(1));
+        move |cpu_ns, length_ns| {
+            let sampled_ns = (all_ns * (length_ns as f64 / window_ns).min(1.0)) as u64;
+            let known_ns = match has_samples || cpu_ns < sampled_ns {
+                true => sampled_ns,
+                false => cpu_ns,
+            };
+            // A thread that is not known to have slept ran all the time: the lesser of the two would be too short
+            // on average.
+            let is_long = length_ns as f64 >= MIN_PERIODS * period_ns;
+            match is_one_thread {
+                true if is_long && known_ns as f64 + period_ns >= length_ns as f64 => length_ns,
+                true => known_ns.min(length_ns),
+                false => known_ns,
+            }
         }
     }
 }
@@ -253,25 +258,22 @@ impl Dilation {
         let mut done: Vec<Waiting> = done;
         for window in &mut done {
             let part = self.part(window);
-            let mut executions = std::mem::take(&mut window.executions);
-            for row in &mut executions {
-                row.cpu_ns = window.cpu_ns(row.cpu_ns, row.to_ns.saturating_sub(row.from_ns));
+            let clock = window.cpu_clock();
+            for row in &mut window.executions {
+                row.cpu_ns = clock(row.cpu_ns, row.to_ns.saturating_sub(row.from_ns));
                 let without = |part: f64| (row.cpu_ns as f64 * (1.0 - part)) as u64;
                 row.most_cpu_ns = Some(row.cpu_ns);
                 row.least_cpu_ns = Some(without(part.most));
                 row.cpu_ns = without(part.likely);
             }
-            window.executions = executions;
-            let mut blocks = std::mem::take(&mut window.blocks);
-            for row in &mut blocks {
+            for row in &mut window.blocks {
                 if let (Some(cpu_ns), Some(least_ns)) = (row.cpu_ns, row.least_cpu_ns) {
                     let cost_ns = cpu_ns.saturating_sub(least_ns);
-                    let known_ns = window.cpu_ns(cpu_ns, row.to_ns.saturating_sub(row.from_ns));
+                    let known_ns = clock(cpu_ns, row.to_ns.saturating_sub(row.from_ns));
                     row.cpu_ns = Some(known_ns);
                     row.least_cpu_ns = Some(known_ns.saturating_sub(cost_ns));
                 }
             }
-            window.blocks = blocks;
         }
         done
     }
@@ -402,7 +404,7 @@ mod tests {
             waiting.is_one_thread = is_one_thread;
             waiting.samples = samples;
             waiting.all_ns = f64::from(samples) * 100.0;
-            waiting.cpu_ns(length_ns / 2, length_ns)
+            waiting.cpu_clock()(length_ns / 2, length_ns)
         };
         assert_eq!(cpu_ns(true, 10, 1000), 1000);
         assert_eq!(cpu_ns(true, 11, 1000), 1000, "never more than passed");
