@@ -181,17 +181,13 @@ fn emit(
         let half = register.full_register32();
         all.push(Instruction::with2(Code::Xor_r32_rm32, half, half)?);
     }
-    let looping = |number: u64| body.looping(starts, number, iterations);
-    if let Some((register, value)) = looping(0).and_then(|it| it.begins) {
-        all.push(Instruction::with2(Code::Mov_rm64_imm32, register, value)?);
-    }
     // Rounds do not overlap, so that their times differ only by that of their iterations.
     all.push(Instruction::with(Code::Lfence));
     for (number, instruction) in (1_u64..).zip(&mut all) {
         instruction.set_ip(number);
     }
-    match looping(all.len() as u64 + 1) {
-        Some(looping) => all.extend(looping.instructions),
+    match body.looping(starts, all.len() as u64 + 1, iterations) {
+        Some(looping) => all.extend(looping),
         None => {
             for _ in 0..iterations {
                 all.extend(body.moved(starts, all.len() as u64 + 1));

@@ -6,7 +6,7 @@ use iced_x86::code_asm::{
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-use membound_rewrite::stall::{Code as Functions, LoopBody, Looping};
+use membound_rewrite::stall::{Code as Functions, LoopBody};
 
 use super::{IterationTime, iteration_time};
 use crate::random::Random;
@@ -204,14 +204,21 @@ fn loops_end_as_in_the_program_where_a_register_says_when() {
         let code = assembled().expect("it can be encoded");
         let body = body(&code, 0x40_1000, 0x40_1000).expect("it only computes");
         assert!(timed(&body).is_some(), "it ends");
-        let Looping {
-            begins,
-            instructions,
-        } = body.looping(&[0x10_0000], 5, 100)?;
-        let jump = instructions.last().map(Instruction::near_branch_target);
-        assert_eq!(jump, Some(5), "back to the first instruction");
-        let compared = instructions[instructions.len() - 2];
-        Some(begins.unwrap_or_else(|| (Register::None, compared.immediate(1) as i32)))
+        let all = body.looping(&[0x10_0000], 5, 100)?;
+        let [first, .., condition, jump] = &all[..] else {
+            return None;
+        };
+        let begins = first.code() == iced_x86::Code::Mov_rm64_imm32;
+        let body_at = 5 + u64::from(begins);
+        assert_eq!(
+            jump.near_branch_target(),
+            body_at,
+            "back to the first instruction of the body"
+        );
+        Some(match begins {
+            true => (first.op0_register(), first.immediate(1) as i32),
+            false => (Register::None, condition.immediate(1) as i32),
+        })
     };
     let to_register = looping(&|a, top| {
         a.inc(rax)?;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use iced_x86::{Formatter as _, Instruction, IntelFormatter, Mnemonic, OpKind};
+use iced_x86::{Formatter as _, Instruction, IntelFormatter, Mnemonic};
 use self_cell::self_cell;
 
 use crate::code::{BlockId, Function};
@@ -200,20 +200,6 @@ pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind 
         Direction::Load => SiteKind::Load,
         Direction::Store => SiteKind::Store,
     }
-}
-
-/// True for an operand that is a constant in the instruction.
-pub(super) const fn is_immediate(operand: OpKind) -> bool {
-    matches!(
-        operand,
-        OpKind::Immediate8
-            | OpKind::Immediate16
-            | OpKind::Immediate32
-            | OpKind::Immediate8to16
-            | OpKind::Immediate8to32
-            | OpKind::Immediate8to64
-            | OpKind::Immediate32to64
-    )
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use iced_x86::{
     InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits,
 };
 
-use super::function::{index_of, is_immediate, is_prefetch};
+use super::function::{index_of, is_prefetch};
 use crate::Gpr;
 use crate::code::Function;
 use crate::flow::{self, Access, Addressing, Direction};
@@ -258,29 +258,35 @@ impl LoopBody {
         self.vectors
     }
 
-    /// As [`Self::moved`], with the jump back, which ends the loop after so many iterations or one more. `None` if nothing
-    /// that is known decides when the loop ends.
+    /// As [`Self::moved`], but with the jump back: the loop ends after so many iterations, or one more. Registers must be
+    /// zeros before; if one of them decides when the loop ends, an instruction that sets it comes first. `None` if
+    /// nothing that is known decides that.
     ///
     /// # Panics
     /// With fewer starts than [`Self::buffers`].
     #[must_use]
-    pub fn looping(&self, starts: &[u32], number: u64, iterations: usize) -> Option<Looping> {
+    pub fn looping(
+        &self,
+        starts: &[u32],
+        number: u64,
+        iterations: usize,
+    ) -> Option<Vec<Instruction>> {
         let end = self.ends_after(i32::try_from(iterations).ok()?)?;
-        let mut moved = self.moved(starts, number);
-        let condition = moved.len().checked_sub(2)?;
-        if let End::Compared(mut compares) = end {
-            compares.set_ip(moved[condition].ip());
-            moved[condition] = compares;
+        let mut all = Vec::new();
+        if let End::Begins(register, value) = end {
+            let mut begins = Instruction::with2(Code::Mov_rm64_imm32, register, value).ok()?;
+            begins.set_ip(number);
+            all.push(begins);
         }
-        moved.last_mut()?.set_near_branch64(number);
-        let begins = match end {
-            End::Begins(register, value) => Some((register, value)),
-            End::Compared(_) => None,
-        };
-        Some(Looping {
-            begins,
-            instructions: moved,
-        })
+        let first = number + all.len() as u64;
+        all.extend(self.moved(starts, first));
+        all.last_mut()?.set_near_branch64(first);
+        if let End::Compared(mut compares) = end {
+            let condition = all.len().checked_sub(2)?;
+            compares.set_ip(all[condition].ip());
+            all[condition] = compares;
+        }
+        Some(all)
     }
 
     /// What makes the loop end after so many iterations: a comparison of a register that advances by a constant with one
@@ -327,7 +333,8 @@ impl LoopBody {
             false => (Code::Cmp_rm32_imm32, condition.op_register(0)),
         };
         let with = Instruction::with2(compare, register, end(step)?).ok()?;
-        is_immediate(condition.op_kind(1)).then_some(End::Compared(with))
+        let is_constant = condition.try_immediate(1).is_ok();
+        is_constant.then_some(End::Compared(with))
     }
 
     /// True if memory operands have this register.
@@ -386,15 +393,6 @@ impl LoopBody {
         });
         words.collect()
     }
-}
-
-/// A loop that ends after a number of iterations.
-#[derive(Clone, Debug)]
-pub struct Looping {
-    /// A register and the value with which it must begin. All others must begin with zeros.
-    pub begins: Option<(Register, i32)>,
-    /// The body with the jump back.
-    pub instructions: Vec<Instruction>,
 }
 
 /// What ends a loop after a number of iterations.

@@ -14,5 +14,5 @@ pub use address::{Bases, Effective};
 pub use code::{Code, CodeBlock};
 pub use function::{CodeFunction, SiteInfo, SiteKind};
 pub use iterations::{CodeLoop, IterationRegister};
-pub use loop_body::{LoopBody, Looping};
+pub use loop_body::LoopBody;
 pub use waits::Wait;

@@ -44,7 +44,7 @@
 
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-use super::function::{CodeFunction, SiteKind, index_of, is_immediate, is_prefetch, kind};
+use super::function::{CodeFunction, SiteKind, index_of, is_prefetch, kind};
 use crate::Gpr;
 use crate::code::{BasicBlock, BlockEnd, BlockId, Function};
 use crate::flow::{self, Addressing, Analyst, Definition};
@@ -307,8 +307,8 @@ fn habit(function: &Function, at: usize) -> (usize, WaitLikelihood) {
                 if access.direction.loads()
                     && matches!(compares.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) =>
             {
-                let operands = (0..compares.op_count()).map(|at| compares.op_kind(at));
-                match operands.into_iter().any(is_immediate) {
+                let mut operands = 0..compares.op_count();
+                match operands.any(|at| compares.try_immediate(at).is_ok()) {
                     true => (earlier, WaitLikelihood::UNFUSED),
                     false => (earlier, WaitLikelihood::FUSED),
                 }
