@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use membound_launch::{Choice, Live, Options, Remote, Session};
+use membound_launch::{Choice, Live, Options, Remote, Report, Session};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 use membound_rewrite::stall::Code;
@@ -67,6 +67,13 @@ fn begin(
     (session, out, keys)
 }
 
+/// Lets the program end, and returns the session's report.
+fn end(session: Session, keys: &mut File) -> Report {
+    std::io::Write::write_all(keys, b"\n").expect("the program reads it");
+    ends_well(&session);
+    session.finish()
+}
+
 /// Waits until a removed choice counts nothing more: threads in its trampolines leave them within their
 /// time slices.
 fn stand_still(remote: &Remote, choice: &Choice, round: usize) {
@@ -106,9 +113,7 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
         remote.exchange(Vec::new());
         stand_still(&remote, &sample, round);
     }
-    std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
     }
@@ -168,9 +173,7 @@ fn patches_that_cross_those_of_another_plan_are_left_out_unless_they_are_at_the_
     assert_eq!(executed(&counted), None);
     assert_eq!(is_refused(settle(&same)), Some(false));
     wait("the loop is counted", || executed(&same) > Some(1000));
-    std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
     }
@@ -192,9 +195,7 @@ fn an_exchange_of_nothing_changes_no_text() {
         let number = remote.exchange(Vec::new());
         wait("the program is asked", || remote.settled(number));
     }
-    std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         let changes: u64 = report.stops.counts.iter().sum();
         assert_eq!(changes, 0, "{:?}", report.stops);
@@ -284,9 +285,7 @@ fn a_forked_child_follows_the_exchanges_too() {
     wait("the child has its own text again", || {
         is_original(&fixture, child, walk)
     });
-    std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         assert!(patched && report.missed.is_empty(), "{:?}", report.missed);
     }
@@ -308,9 +307,7 @@ fn a_large_program_is_patched_while_it_runs() {
     let count = chosen(&fixture, "walk", Body::Count { exact: false });
     remote.exchange(vec![count.clone()]);
     wait("counts grow", || executed(&remote, &count) > 1000);
-    std::io::Write::write_all(&mut keys, b"\n").unwrap();
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
         let own = report
@@ -351,9 +348,7 @@ fn with_plugins(meanwhile: impl FnOnce(&Remote, &[Fixture; 2])) {
     });
     let remote = session.remote();
     meanwhile(&remote, &objects);
-    std::io::Write::write_all(&mut keys, b"\n").expect("the program reads it");
-    ends_well(&session);
-    let report = session.finish();
+    let report = end(session, &mut keys);
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
         let said = fs::read_to_string(&out).expect("the shell made it");
