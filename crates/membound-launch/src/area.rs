@@ -91,7 +91,7 @@ pub(crate) struct Area {
     /// Groups whose text the program was about to change itself: they are not installed again in any
     /// process. In other processes that share the area they may still be installed, and can be removed.
     withdrawn: Mutex<BTreeMap<u64, u64>>,
-    /// Addresses that its edits overwrite, and those that its trampolines return to, without the edits of `barred`.
+    /// Text that its installed edits overwrite, and the addresses to which their trampolines return.
     seams: Seams,
 }
 

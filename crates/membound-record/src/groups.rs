@@ -78,8 +78,8 @@ fn without(all: &[(u64, SiteId)], some: &[(u64, SiteId)]) -> Vec<SiteId> {
     rest.map(|(_, site)| *site).collect()
 }
 
-/// The blocks for [`Work::Entries`], by these counts of all blocks over `cpu_ns`: they cost little together, and the
-/// hottest block runs far more often.
+/// The blocks to count in windows of [`Work::Entries`], chosen by how often all blocks were executed in `cpu_ns` of CPU
+/// time: together they cost little, and the hottest block is executed far more often than any of them.
 fn entries(counts: &FxHashMap<u64, u64>, cpu_ns: u64, threads: Threads) -> BTreeSet<u64> {
     let mut seldom_first: Vec<(u64, u64)> =
         counts.iter().map(|(at, count)| (*count, *at)).collect();
@@ -371,8 +371,8 @@ impl Group {
         }
     }
 
-    /// Chooses the blocks for [`Work::Entries`] by these counts of all blocks over `cpu_ns`, unless those that were
-    /// chosen before still serve: another choice needs another plan.
+    /// Chooses the blocks for [`Work::Entries`] as [`entries`] does. An earlier choice is kept while it still costs
+    /// little, because another one needs another plan.
     fn choose_entries(&mut self, counts: &FxHashMap<u64, u64>, cpu_ns: u64, threads: Threads) {
         let chosen = (self.entries.iter()).filter_map(|at| counts.get(at).copied());
         let (sum, most) = chosen.fold((0, 0), |(sum, most), it| (sum + it, it.max(most)));

@@ -99,10 +99,11 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
     with_flat_climbs(points, merge(points, found, options))
 }
 
-/// Adds plateaus too steep to be found where the climb between two others is too high for one level.
+/// Adds a plateau between two others whose latencies differ too much for neighbouring levels: the flattest part of the
+/// climb from one to the other.
 ///
-/// A cache of which other programs use a changing part is a slope between two steeper climbs. Where it only becomes
-/// less steep towards the upper plateau, misses of the lower level grow in number.
+/// A cache of which other programs use a changing part shows no plateau, only a slope between two steeper ones. A climb
+/// that just becomes less and less steep has no such part: there the share of misses grows.
 fn with_flat_climbs(points: &[Prepared], found: Vec<Flat>) -> Vec<Flat> {
     let mut filled: Vec<Flat> = Vec::new();
     for flat in found {

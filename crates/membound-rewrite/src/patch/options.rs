@@ -164,8 +164,8 @@ pub struct Options {
     pub tables: code::Tables,
     /// The instructions to be patched.
     pub sites: Sites,
-    /// Instructions at which [`Sites::Blocks`] are patched where possible, by address: those that another plan for the
-    /// same text patches, because patches of two plans must not cross. Sorted.
+    /// Addresses of instructions, sorted. A block of [`Sites::Blocks`] that contains one is patched there where possible.
+    /// They are the instructions that another plan for the same text patches: patches of two plans must not cross.
     pub preferred: Vec<u64>,
     /// The kinds of access to be patched.
     pub accesses: Accesses,
