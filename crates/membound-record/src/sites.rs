@@ -60,6 +60,11 @@ impl Studied {
     }
 }
 
+/// Loops around a site, from the innermost outwards, in which stores are looked for.
+const STORING_LOOPS: usize = 2;
+/// Stores of a loop that are added, at most.
+const MAX_LOOP_STORES: usize = 4;
+
 /// All sites of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
@@ -74,6 +79,8 @@ pub(crate) struct Sites {
     waits: FxHashMap<FrameId, Arc<[Waited]>>,
     /// Accesses of the preceding blocks, by the same; `None` where no block begins.
     before: FxHashMap<FrameId, Option<Arc<[SiteId]>>>,
+    /// Stores in the loop around a site.
+    loop_stores: FxHashMap<SiteId, Arc<[SiteId]>>,
     attributions: Vec<Attribution>,
     /// Sampled instructions, by module and address.
     leaves: Vec<(ModuleId, u64)>,
@@ -244,6 +251,49 @@ impl Sites {
         });
         self.before.insert(sampled, Option::clone(&sites));
         sites
+    }
+
+    /// Stores in a loop around a site, the innermost loop that has some; the nearest ones.
+    ///
+    /// Samples do not show them: the processor does not wait for its own stores. But they take lines away from other
+    /// threads, which do wait.
+    pub(crate) fn loop_stores(
+        &mut self,
+        site: SiteId,
+        mut intern: impl FnMut(Frame) -> FrameId,
+    ) -> Arc<[SiteId]> {
+        if let Some(known) = self.loop_stores.get(&site) {
+            return Arc::clone(known);
+        }
+        let place = self
+            .place(site)
+            .map(|(module, at)| (Arc::clone(module), at));
+        let found = place.and_then(|(module, address)| {
+            let code = module.code()?;
+            let is_store = |at: &u64| {
+                let kind = code.site(*at).map(|site| site.kind);
+                matches!(kind, Some(SiteKind::Store | SiteKind::Both))
+            };
+            let accesses = code.accesses(address).into_iter();
+            let stores: Vec<u64> = accesses.filter(is_store).collect();
+            let around = code.loop_starts(address).into_iter().take(STORING_LOOPS);
+            let mut by_loop = around.map(|start| {
+                let inside = |at: &u64| code.loop_starts(*at).contains(&start);
+                let mut inside: Vec<u64> = stores.iter().copied().filter(inside).collect();
+                inside.sort_by_key(|at| at.abs_diff(address));
+                inside
+            });
+            let found = by_loop.find(|stores| !stores.is_empty())?;
+            let sites = found.iter().take(MAX_LOOP_STORES);
+            Some(
+                sites
+                    .filter_map(|at| self.of(&module, *at, &mut intern))
+                    .collect(),
+            )
+        });
+        let found: Arc<[SiteId]> = found.unwrap_or_default();
+        self.loop_stores.insert(site, Arc::clone(&found));
+        found
     }
 
     /// Module and address of all sites and all sampled instructions.

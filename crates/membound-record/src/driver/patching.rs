@@ -2,15 +2,17 @@
 
 use std::sync::Mutex;
 
-use membound_run::{BlockCount, Frame, ProcessId, ThreadId};
+use membound_run::{BlockCount, Frame, ProcessId, SiteId, ThreadId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Driver, TOGETHER_NS};
 use crate::Latencies;
 use crate::budget::{Threads, Work};
+use crate::chooser::Chooser;
 use crate::cpu_time::CpuTime;
 use crate::dilation::Waiting;
 use crate::patcher::Running;
+use crate::sites::Sites;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now};
 use crate::world::World;
@@ -49,10 +51,9 @@ impl Driver {
             let rows = &mut self.rows.holds;
             self.trials.step(&running, &mut self.windows, now, rows);
         }
-        let hot = if self.windows.is_open() {
-            Vec::new()
-        } else {
-            self.chooser.hot()
+        let hot = match self.windows.is_open() {
+            true => Vec::new(),
+            false => hot_sites(&self.chooser, &mut self.sites, &self.world, now.threads),
         };
         let closed = self.windows.step(&running, now, &hot, &mut self.sites);
         if let Some(since_ns) = self.windows.take_burst() {
@@ -103,6 +104,25 @@ impl Driver {
     const fn may_try(&self) -> bool {
         self.options.harvest.is_none()
     }
+}
+
+/// The sites worth patching, hottest first, with their shares of the lost time. Where threads run together, stores
+/// beside them follow, at which no time is lost.
+fn hot_sites(
+    chooser: &Chooser,
+    sites: &mut Sites,
+    world: &Mutex<World>,
+    threads: Threads,
+) -> Vec<(SiteId, f64)> {
+    let mut hot = chooser.hot();
+    if threads == Threads::Several {
+        let intern = |frame| crate::lock(world).interner.frame(frame);
+        for index in 0..hot.len() {
+            let stores = sites.loop_stores(hot[index].0, intern);
+            hot.extend(stores.iter().map(|site| (*site, 0.0)));
+        }
+    }
+    hot
 }
 
 /// The present moment, as windows need it: CPU time of all programs, and whether threads run concurrently.

@@ -676,6 +676,28 @@ fn a_hot_loop_is_measured_in_the_first_cache() {
     }
 }
 
+/// Samples do not show stores, which take lines away from other threads: they are timed with the loads beside them.
+#[test]
+fn stores_beside_a_load_that_waits_for_another_thread_are_timed() {
+    let Some(fixture) = Fixture::build_with("queue.c", &["-O1", "-pthread"]) else {
+        return;
+    };
+    let _busy = busy();
+    let Some(recorded) = record_fixture(fixture, &[], generous) else {
+        return;
+    };
+    if !recorded.patched() {
+        return;
+    }
+    assert_eq!(recorded.out, "1\n");
+    let data = &recorded.data;
+    let stores = data.accesses.iter().filter(|access| {
+        let site = &data.sites[access.site.index()];
+        site.kind == SiteKind::Store && recorded.function(site.frame) == "take_all"
+    });
+    assert!(stores.count() > 10);
+}
+
 /// Patches slow an inner loop while they count it. The block around it is counted apart from it, which slows nothing.
 #[test]
 fn blocks_around_a_loop_are_counted_at_the_program_s_own_speed() {
