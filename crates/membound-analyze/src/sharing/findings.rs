@@ -1,7 +1,6 @@
 //! Findings about contended lines: object, threads, cost and advice.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 
 use membound_run::{ProcessId, SiteId, SiteKind, ThreadId};
 use membound_types::{
@@ -10,7 +9,7 @@ use membound_types::{
 use rustc_hash::FxHashMap;
 
 use super::evidence::{Basis, Line, Observation};
-use super::judge::{Conflict, Contention, User};
+use super::judge::{Conflict, Contention, OwnBytes, User};
 use super::trials::{self, Cost, Trials};
 use crate::allocation_chain::allocation_chain;
 use crate::context::Context;
@@ -23,6 +22,10 @@ use crate::rows::Sum;
 /// Lines of unknown objects that are further apart than this count as different findings: they belong to no
 /// common array.
 const NEIGHBOURS_BYTES: u64 = 4096;
+
+/// Reads of others' bytes for each write of its own from which on a thread is taken to wait for the others before it
+/// writes.
+const MIN_READS_EACH_TURN: f64 = 0.8;
 
 /// Most lines of code named in a finding.
 const MAX_SITES: usize = 8;
@@ -173,7 +176,10 @@ fn measure(
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),
-        Kind::True => lines[0].private_bytes(context).map(|_| up_to(figure(gain))),
+        Kind::True => {
+            let separable = lines[0].separable_bytes(context);
+            (!separable.is_empty()).then(|| up_to(figure(gain)))
+        }
     };
     let costs = costs.iter().map(|(thread, cost)| SharingCost {
         tid: context.run.threads[thread.index()].tid,
@@ -373,15 +379,51 @@ impl<'a> Contended<'a> {
         }
     }
 
-    /// A thread's bytes that no other thread uses, which it writes between accesses to the shared ones: each
-    /// of these writes takes the line away from the others. `None` if there are none, where the line has false
-    /// sharing of its own, and where the threads contend for a lock, which protects such bytes.
-    fn private_bytes(&self, context: &Context<'_>) -> Option<(ThreadId, RangeInclusive<u32>)> {
+    /// Bytes that would be better on lines of their own although threads share the line, by thread: those that one
+    /// thread alone uses and writes, or else those that several threads write, each its own (the head and the tail
+    /// of a queue). Each such write takes the line away from threads that use the rest of it.
+    ///
+    /// There are none where the line has false sharing of its own, where the threads contend for a lock, which
+    /// protects such bytes, and where they take turns, so that each write is waited for in any case.
+    fn separable_bytes(&self, context: &Context<'_>) -> Vec<OwnBytes> {
         if self.contention.is_false || is_locked(context, std::slice::from_ref(self)) {
-            return None;
+            return Vec::new();
         }
-        self.contention.private_bytes().into_iter().next()
+        let mut own = self.contention.own_bytes();
+        if own.iter().any(|it| !it.are_read) {
+            own.retain(|it| !it.are_read);
+            own.truncate(1);
+        } else if own.len() < 2 || take_turns(self.line, &own) {
+            own.clear();
+        }
+        own
     }
+}
+
+/// True if each thread reads what the others write at least as often, nearly, as it writes its own bytes.
+fn take_turns(line: &Line, own: &[OwnBytes]) -> bool {
+    let executions = |is_counted: &dyn Fn(&Observation) -> bool| -> f64 {
+        let counted = line.observations.iter().filter(|one| is_counted(one));
+        let weights = counted.map(|one| match one.basis {
+            Basis::Access { weight, .. } => weight,
+            Basis::Sample { .. } => 0.0,
+        });
+        weights.sum()
+    };
+    let meets = |one: &Observation, of: &OwnBytes| {
+        one.from <= *of.bytes.end() && *of.bytes.start() < one.to
+    };
+    own.iter().all(|of_thread| {
+        let writes = |one: &Observation| {
+            one.thread == of_thread.thread && one.stores && meets(one, of_thread)
+        };
+        let reads = |one: &Observation| {
+            let mut others = own.iter().filter(|it| it.thread != of_thread.thread);
+            one.thread == of_thread.thread && one.loads && others.any(|it| meets(one, it))
+        };
+        let writes = executions(&writes);
+        writes > 0.0 && executions(&reads) >= MIN_READS_EACH_TURN * writes
+    })
 }
 
 /// The saving where a part of an access's cost remains, and nothing shows which: anything up to `all` of it.
@@ -476,9 +518,9 @@ fn finding(
         predicted_gain: match kind {
             Kind::False => gain(context, &by_thread, relative),
             // The gain of less true sharing depends on what the program must share.
-            Kind::True => worst
-                .private_bytes(context)
-                .and_then(|_| gain(context, &by_thread, relative).map(up_to)),
+            Kind::True => (!worst.separable_bytes(context).is_empty())
+                .then(|| gain(context, &by_thread, relative).map(up_to))
+                .flatten(),
         },
         confidence: confidence(context, lines, confirmed.as_deref()),
         confirmed,
@@ -669,20 +711,34 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
              there, less often or for less time, or give each thread one of its own; keep data that a lock \
              protects next to it, since padding between the two would cost another miss."
         ),
-        Kind::True => match worst.private_bytes(context) {
-            Some((thread, private)) => format!(
+        Kind::True => match &worst.separable_bytes(context)[..] {
+            [own] if !own.are_read => format!(
                 "Thread {} alone uses bytes {}–{} of this line and writes them: place them on a line \
                  of their own, so that these writes do not take the rest of the line away from the \
                  threads that share it.",
-                context.run.threads[thread.index()].tid,
-                private.start(),
-                private.end()
+                context.run.threads[own.thread.index()].tid,
+                own.bytes.start(),
+                own.bytes.end()
             ),
-            None if worst.contention.writers() == 1 => format!(
+            [_, _, ..] => {
+                let own = worst.contention.own_bytes().into_iter().map(|own| {
+                    let thread = &context.run.threads[own.thread.index()];
+                    let (first, last) = (own.bytes.start(), own.bytes.end());
+                    format!("thread {} bytes {first}–{last}", thread.tid)
+                });
+                let own: Vec<String> = own.collect();
+                format!(
+                    "Each thread alone writes its part of this line of {object}: {}. Give each part a \
+                     line of its own, so that a thread that writes its part does not take the others' \
+                     away, and read the others' parts seldom, for several items at once.",
+                    names::list(&own, 3)
+                )
+            }
+            _ if worst.contention.writers() == 1 => format!(
                 "One thread writes bytes of {object} that others read: write and read them less \
                  often, for several items at once."
             ),
-            None => format!(
+            _ => format!(
                 "Several threads write the same bytes of {object}: let each gather in a variable \
                  of its own and combine them once, or update it less often."
             ),

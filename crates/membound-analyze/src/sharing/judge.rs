@@ -38,6 +38,16 @@ pub(crate) struct User {
     touched: Vec<(u64, u64)>,
 }
 
+/// Bytes of a line that one thread alone writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnBytes {
+    pub thread: ThreadId,
+    /// Offsets of the first and the last of them.
+    pub bytes: RangeInclusive<u32>,
+    /// True if other threads read some of them.
+    pub are_read: bool,
+}
+
 /// Conflict of an observation with another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
@@ -132,19 +142,23 @@ pub(crate) fn judge(
 }
 
 impl Contention {
-    /// Threads that write bytes which no other thread uses, and the first and the last of these bytes.
-    pub(crate) fn private_bytes(&self) -> Vec<(ThreadId, RangeInclusive<u32>)> {
-        let private = |user: &User| {
+    /// The bytes of each thread that it writes and no other thread does, in order of the threads' ids.
+    pub(crate) fn own_bytes(&self) -> Vec<OwnBytes> {
+        let own = |user: &User| {
             let others = || self.users.iter().filter(|it| it.thread != user.thread);
-            let is_private = |byte: &usize| {
-                user.touched[*byte].1 > 0 && others().all(|other| other.touched[*byte].0 == 0)
+            let is_own = |byte: &usize| {
+                user.touched[*byte].1 > 0 && others().all(|other| other.touched[*byte].1 == 0)
             };
-            let mut bytes = (0..user.touched.len()).filter(is_private);
-            let first = bytes.next()?;
-            let last = bytes.next_back().unwrap_or(first);
-            Some((user.thread, first as u32..=last as u32))
+            let bytes: Vec<usize> = (0..user.touched.len()).filter(is_own).collect();
+            let (first, last) = (bytes.first()?, bytes.last()?);
+            let is_read = |byte: &usize| others().any(|other| other.touched[*byte].0 > 0);
+            Some(OwnBytes {
+                thread: user.thread,
+                bytes: *first as u32..=*last as u32,
+                are_read: bytes.iter().any(is_read),
+            })
         };
-        self.users.iter().filter_map(private).collect()
+        self.users.iter().filter_map(own).collect()
     }
 
     /// Number of threads that write to the line.

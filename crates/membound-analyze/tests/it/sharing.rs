@@ -217,6 +217,54 @@ fn an_end_of_a_queue_that_only_its_reader_uses_may_be_moved() {
     assert!(line.advice.starts_with("One thread writes"));
 }
 
+/// The findings of a queue whose reader looks at the writer's end and stores its own each time, and whose writer looks at
+/// the reader's end so often for each time that it stores its own.
+fn queue_with(looks: f64) -> SharedLine {
+    let mut two = Two::new();
+    let queue = two.program.global("queue", 64);
+    let sites = [
+        (20, SiteKind::Load),
+        (30, SiteKind::Store),
+        (40, SiteKind::Load),
+        (50, SiteKind::Store),
+    ];
+    let sites = sites.map(|(line, kind)| two.site(line, kind));
+    let [reader_looks, reader_puts, writer_looks, writer_puts] = sites;
+    for start in (0..1000).map(|part| f64::from(part) / 100.0) {
+        let (early, late) = (start..start + 0.005, start + 0.005..start + 0.01);
+        two.work(0, reader_looks, early.clone(), From::Core, &queue, 0..8);
+        two.work(0, reader_puts, late.clone(), From::Core, &queue, 8..16);
+        two.work(1, writer_puts, early, From::Core, &queue, 0..8);
+        two.work(
+            1,
+            writer_looks,
+            late.start..late.start + 0.005 * looks,
+            From::Core,
+            &queue,
+            8..16,
+        );
+    }
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty());
+    only(&profile.true_sharing).clone()
+}
+
+#[test]
+fn both_ends_of_a_queue_may_be_moved_unless_threads_take_turns() {
+    let line = queue_with(0.2);
+    assert!(
+        line.advice.contains("bytes 8–15 and thread")
+            || line.advice.contains("bytes 0–7 and thread"),
+        "{}",
+        line.advice
+    );
+    let gain = line.predicted_gain.expect("something may be saved");
+    assert!(gain.low == 0.0 && gain.value > 0.1 && gain.high >= 2.0 * gain.value);
+
+    let line = queue_with(1.0);
+    assert_eq!(line.predicted_gain, None, "{}", line.advice);
+}
+
 #[test]
 fn both_kinds_on_one_line_are_reported() {
     let mut two = Two::new();
