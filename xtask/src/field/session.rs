@@ -225,12 +225,12 @@ pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<
             let plain: Vec<PlainRun> = alone.iter().map(Once::plain).collect();
             other = other_runs(entry, place, truth, plan.pairs)?;
             saving = saved(truth, &plain, &other);
-            let recorded_s: Vec<f64> = with
+            let recorded: Vec<PlainRun> = with
                 .iter()
                 .filter(|(mode, _)| *mode == Mode::All)
-                .flat_map(|(_, runs)| runs.iter().map(|run| run.program_s))
+                .flat_map(|(_, runs)| runs.iter().map(Once::plain))
                 .collect();
-            Some(band(truth, &plain, &recorded_s, &other))
+            Some(band(truth, &plain, &recorded, &other))
         }
         _ => None,
     };

@@ -55,14 +55,15 @@ pub(crate) struct PlainRun {
 /// truth's other command; for cachegrind, the first of these is native and the second's stdout
 /// holds cachegrind's output.
 ///
-/// `recorded_s` are the times of the program's recorded runs. A profile describes the recorded run,
-/// and recording can reduce the contention for a line: the faulty build is then faster than alone,
-/// and loses less of its time. The band of a paired build therefore reaches down to the fastest of
-/// all runs of the faulty build. A run that recording slows down changes nothing.
+/// `recorded` are the program's recorded runs, which the profile describes. The time outside of a
+/// timed phase (page faults) differs between runs by more than any error, so the phase's part is
+/// theirs. And recording can reduce the contention for a line: the faulty build is then faster than
+/// alone, and loses less of its time. The band of a paired build therefore reaches down to the fastest
+/// of all runs of the faulty build. A run that recording slows down changes nothing.
 pub(crate) fn band(
     truth: &Truth,
     plain: &[PlainRun],
-    recorded_s: &[f64],
+    recorded: &[PlainRun],
     other: &[PlainRun],
 ) -> Result<Band> {
     let all = |runs: &[PlainRun], expression: &str| -> Result<Vec<f64>> {
@@ -73,6 +74,17 @@ pub(crate) fn band(
             })
             .collect()
     };
+    let phase_part = |expression: &str| -> Result<f64> {
+        let parts = |runs: &[PlainRun]| -> Vec<f64> {
+            let part =
+                |run: &PlainRun| Some((number(expression, &run.stdout)? / run.program_s).min(1.0));
+            runs.iter().filter_map(part).collect()
+        };
+        let of_recorded = median(&parts(recorded));
+        of_recorded
+            .or_else(|| median(&parts(plain)))
+            .with_context(|| format!("the program did not say `{expression}`"))
+    };
     match truth {
         Truth::FitsCachePair {
             per_operation,
@@ -81,21 +93,15 @@ pub(crate) fn band(
         } => {
             let large = all(plain, per_operation)?;
             let small = all(other, per_operation)?;
-            let phases = all(plain, phase_s)?;
             let (low_large, high_large) = ends(&large)?;
             let (low_small, high_small) = ends(&small)?;
-            widened(
-                (1.0 - high_small / low_large, 1.0 - low_small / high_large),
-                plain,
-                &phases,
-            )
+            let share = (1.0 - high_small / low_large, 1.0 - low_small / high_large);
+            Ok(widened(share, phase_part(phase_s)?))
         }
         Truth::OwnStopwatch { share, phase_s } => {
-            let band = ends(&all(plain, share)?)?;
-            match phase_s {
-                Some(phase_s) => widened(band, plain, &all(plain, phase_s)?),
-                None => Ok(Band::clamped(band.0, band.1)),
-            }
+            let share = ends(&all(plain, share)?)?;
+            let part = phase_s.as_ref().map_or(Ok(1.0), |it| phase_part(it))?;
+            Ok(widened(share, part))
         }
         Truth::Cachegrind { .. } => {
             let [native, simulated] = other else {
@@ -113,7 +119,7 @@ pub(crate) fn band(
         Truth::PairedBuild { .. } => {
             let times =
                 |runs: &[PlainRun]| -> Vec<f64> { runs.iter().map(|run| run.program_s).collect() };
-            let faulty = [times(plain), recorded_s.to_vec()].concat();
+            let faulty = [times(plain), times(recorded)].concat();
             let mended = times(other);
             let (low_faulty, _) = ends(&faulty)?;
             let (_, high_mended) = ends(&mended)?;
@@ -154,19 +160,10 @@ fn ends(values: &[f64]) -> Result<(f64, f64)> {
     Ok((low, high))
 }
 
-/// The band of a share of a phase, as a share of the whole run: the remaining time may wait
-/// for memory throughout, or never.
-fn widened((low, high): (f64, f64), plain: &[PlainRun], phases_s: &[f64]) -> Result<Band> {
-    let parts: Vec<f64> = plain
-        .iter()
-        .zip(phases_s)
-        .map(|(run, phase_s)| (phase_s / run.program_s).min(1.0))
-        .collect();
-    let part = median(&parts).context("no run says what the truth needs")?;
-    Ok(Band::clamped(
-        low.max(0.0) * part,
-        high * part + (1.0 - part),
-    ))
+/// The band of a share of a phase, as a share of the whole run, of which the phase is this part: the
+/// remaining time may wait for memory throughout, or never.
+fn widened((low, high): (f64, f64), part: f64) -> Band {
+    Band::clamped(low.max(0.0) * part, high * part + (1.0 - part))
 }
 
 #[cfg(test)]
@@ -197,6 +194,19 @@ mod tests {
             0.64,
             0.84,
         );
+    }
+
+    #[test]
+    fn the_time_outside_a_phase_is_that_of_the_recorded_run() {
+        let pair: Truth = toml::from_str(
+            "kind = \"fits-cache-pair\"\nsmall = [\"x\"]\nper_operation = 'op (\\S+)'\nphase_s = 'phase (\\S+)'",
+        )
+        .unwrap();
+        let plain = [run("op 10\nphase 4", 5.0)];
+        let recorded = [run("op 11\nphase 4", 8.0)];
+        let band = band(&pair, &plain, &recorded, &[run("op 2\nphase 1", 1.0)]).unwrap();
+        assert!((band.low - 0.4).abs() < 1e-9, "{band:?}");
+        assert!((band.high - 0.9).abs() < 1e-9, "{band:?}");
     }
 
     #[test]
@@ -254,11 +264,12 @@ mod tests {
     #[test]
     fn a_fight_that_recording_makes_milder_costs_the_recorded_run_less() {
         let paired: Truth = toml::from_str("kind = \"paired-build\"\nmended = [\"x\"]").unwrap();
-        let band = |recorded_s: &[f64]| {
-            band(&paired, &[run("", 2.0)], recorded_s, &[run("", 0.5)]).unwrap()
+        let band = |recorded_s: f64| {
+            let recorded = [run("", recorded_s)];
+            band(&paired, &[run("", 2.0)], &recorded, &[run("", 0.5)]).unwrap()
         };
-        assert!((band(&[1.0]).low - 0.5).abs() < 1e-9);
-        assert!((band(&[2.5]).low - 0.75).abs() < 1e-9);
+        assert!((band(1.0).low - 0.5).abs() < 1e-9);
+        assert!((band(2.5).low - 0.75).abs() < 1e-9);
     }
 
     #[test]
