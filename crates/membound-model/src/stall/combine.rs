@@ -37,8 +37,12 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
         fraction += stalled;
         squares += site.ratio.value * stalled;
         let width = site.ratio.high - site.ratio.low;
-        let ignorance = ((width - IGNORANT_WIDTH) / (1.0 - IGNORANT_WIDTH)).clamp(0.0, 1.0)
-            * (share / SAME_LOOP_SHARE).min(1.0);
+        let missing = match site.latency_ns {
+            Some(_) => ((width - IGNORANT_WIDTH) / (1.0 - IGNORANT_WIDTH)).clamp(0.0, 1.0),
+            // How far untimed accesses overlap is not known of any of them.
+            None => 1.0,
+        };
+        let ignorance = missing * (share / SAME_LOOP_SHARE).min(1.0);
         below.add((site.ratio.value - site.ratio.low) * share, ignorance);
         above.add((site.ratio.high - site.ratio.value) * share, ignorance);
         levels += site.levels;

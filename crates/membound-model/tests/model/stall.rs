@@ -592,6 +592,21 @@ fn uncertainties_of_a_loops_accesses_add_up() {
 }
 
 #[test]
+fn errors_of_accesses_that_were_not_timed_add_up() {
+    let error = Estimate::new(0.5, 0.3, 0.7);
+    let width = |latency_ns: Option<Estimate>| {
+        let site = Stall {
+            latency_ns,
+            ..known(2.5, error)
+        };
+        let bound = combine(&[site.clone(), site.clone(), site.clone(), site], 10e9, 1e6);
+        bound.high - bound.low
+    };
+    let (timed, untimed) = (width(Some(Estimate::exactly(50.0))), width(None));
+    assert!(timed < 0.3 && untimed > 0.39, "{timed} {untimed}");
+}
+
+#[test]
 fn chance_is_that_of_the_samples() {
     let half = known(5.0, Estimate::exactly(1.0));
     for samples in [100.0, 1e4] {
