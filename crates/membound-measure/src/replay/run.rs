@@ -5,6 +5,7 @@ use std::mem::{MaybeUninit, transmute};
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
+use iced_x86::code_asm::{AsmRegister64, r8, rax, rcx, rdi, rdx, rsi};
 use iced_x86::{Code, EncodingKind, IcedError, Instruction, MemoryOperand, Register};
 use membound_jit::{OwnedCode, assemble_owned};
 use membound_rewrite::stall::LoopBody;
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{DumpableBehavior, WaitOptions, waitpid};
 
-use super::iteration::IterationTime;
+use super::iteration::{IterationTime, Slowdown};
 
 /// Measurements, each of some calls of both pieces of code in turn.
 const MEASUREMENTS: usize = 8;
@@ -20,6 +21,10 @@ const MEASUREMENTS: usize = 8;
 const CALLS: usize = 7;
 /// Duration of a call.
 const CALL: Duration = Duration::from_micros(60);
+/// Pieces of code: few and many iterations, and independent and dependent additions.
+const CODES: usize = 4;
+/// Additions to a register in a round.
+const ADDITIONS: usize = 32;
 /// The child is ended if it has not come to an end after this many seconds.
 const TIMEOUT_S: u32 = 2;
 /// Distance of two buffers: more than they touch, and not a multiple of 4 KiB, where stores would seem to
@@ -87,16 +92,15 @@ pub(super) fn iteration_time(body: &LoopBody, within: Duration) -> Option<Iterat
         return None;
     };
     let further = (many - few) as f64;
-    let times = in_child(|| times(&[of_few, of_many], within))?;
-    let mut times = times.map(|[few_ns, many_ns]| (many_ns - few_ns) / further);
-    times.sort_unstable_by(f64::total_cmp);
-    let [least_ns, .., most_ns] = times;
-    let ns = times[MEASUREMENTS / 2];
-    (ns > 0.0 && most_ns.is_finite()).then_some(IterationTime {
-        ns,
-        least_ns: least_ns.max(0.0),
-        most_ns,
-    })
+    let independent = Rounds::adding(&[rax, rdx, rsi, r8])?;
+    let dependent = Rounds::adding(&[rax])?;
+    let codes = [of_few, of_many, independent, dependent];
+    let measured = in_child(|| times(&codes, within))?;
+    let measurements = measured.map(|[few_ns, many_ns, independent_ns, dependent_ns]| {
+        let slowdown = Slowdown::of(independent_ns, dependent_ns);
+        ((many_ns - few_ns) / further, slowdown)
+    });
+    IterationTime::of(&measurements)
 }
 
 /// Code that executes rounds of some iterations each.
@@ -111,6 +115,24 @@ impl Rounds {
             let instructions = emit(body, iterations, starts, counter)?;
             let mut instructions = instructions.into_iter();
             instructions.try_for_each(|instruction| assembler.add_instruction(instruction))
+        });
+        Some(Self { code: code.ok()? })
+    }
+
+    /// Rounds of [`ADDITIONS`] additions to each of these registers.
+    fn adding(registers: &[AsmRegister64]) -> Option<Self> {
+        let code = assemble_owned(|a| {
+            let mut top = a.create_label();
+            a.set_label(&mut top)?;
+            for _ in 0..ADDITIONS {
+                // Cores execute additions of constants in no time.
+                registers
+                    .iter()
+                    .try_for_each(|register| a.add(*register, rcx))?;
+            }
+            a.dec(rdi)?;
+            a.jne(top)?;
+            a.ret()
         });
         Some(Self { code: code.ok()? })
     }
@@ -235,29 +257,33 @@ fn zeroed_vectors(vectors: EncodingKind) -> Result<Vec<Instruction>, IcedError> 
 }
 
 /// Times of a round of each piece of code in nanoseconds.
-type Rounded = [f64; 2];
+type Rounded = [f64; CODES];
 
 /// Measurements that are distributed over the duration `within`.
-fn times(codes: &[Rounds; 2], within: Duration) -> [Rounded; MEASUREMENTS] {
-    let mut rounds = 16;
-    while call(&codes[1], rounds) < CALL {
-        rounds *= 2;
+fn times(codes: &[Rounds; CODES], within: Duration) -> [Rounded; MEASUREMENTS] {
+    let mut rounds = [16; CODES];
+    for (code, rounds) in codes.iter().zip(&mut rounds) {
+        while call(code, *rounds) < CALL {
+            *rounds *= 2;
+        }
     }
+    // The time of the first two differs by that of iterations alone only if they are called alike.
+    rounds[0] = rounds[1];
     let pause = within / MEASUREMENTS as u32;
     std::array::from_fn(|number| {
         if number > 0 {
             std::thread::sleep(pause);
         }
-        time(codes, rounds)
+        time(codes, &rounds)
     })
 }
 
 /// Medians of calls in turn.
-fn time(codes: &[Rounds; 2], rounds: u64) -> Rounded {
-    let mut times = [[0.0; CALLS]; 2];
+fn time(codes: &[Rounds; CODES], rounds: &[u64; CODES]) -> Rounded {
+    let mut times = [[0.0; CALLS]; CODES];
     for number in 0..CALLS {
-        for (code, times) in codes.iter().zip(&mut times) {
-            times[number] = call(code, rounds).as_nanos() as f64 / rounds as f64;
+        for ((code, rounds), times) in codes.iter().zip(rounds).zip(&mut times) {
+            times[number] = call(code, *rounds).as_nanos() as f64 / *rounds as f64;
         }
     }
     times.map(|mut times| {
@@ -291,7 +317,7 @@ fn in_child(measure: impl FnOnce() -> [Rounded; MEASUREMENTS]) -> Option<[Rounde
     }
     drop(to);
     let child = rustix::process::Pid::from_raw(child).filter(|_| child > 0)?;
-    let mut bytes = [[[0; 8]; 2]; MEASUREMENTS];
+    let mut bytes = [[[0; 8]; CODES]; MEASUREMENTS];
     let read = from.read_exact(bytes.as_flattened_mut().as_flattened_mut());
     while let Err(Errno::INTR) = waitpid(Some(child), WaitOptions::empty()) {}
     read.ok()

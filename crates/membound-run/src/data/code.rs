@@ -38,7 +38,7 @@ record! { "loops", Order, missing "latencies" =>
         pub start: u64,
         /// Time in nanoseconds of an iteration whose data are in the first cache, if it was measured.
         pub cached_ns: Option<f64>,
-        /// The shortest of the measurements of `cached_ns`.
+        /// The shortest of the measurements of `cached_ns`, without what another hardware thread took from the core.
         pub cached_least_ns: Option<f64>,
         /// The longest of them.
         pub cached_most_ns: Option<f64>,
