@@ -720,8 +720,8 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
                 own.bytes.start(),
                 own.bytes.end()
             ),
-            [_, _, ..] => {
-                let own = worst.contention.own_bytes().into_iter().map(|own| {
+            own @ [_, _, ..] => {
+                let own = own.iter().map(|own| {
                     let thread = &context.run.threads[own.thread.index()];
                     let (first, last) = (own.bytes.start(), own.bytes.end());
                     format!("thread {} bytes {first}–{last}", thread.tid)

@@ -44,7 +44,7 @@ pub(crate) struct OwnBytes {
     pub thread: ThreadId,
     /// Offsets of the first and the last of them.
     pub bytes: RangeInclusive<u32>,
-    /// True if other threads read some of them.
+    /// Whether other threads read them.
     pub are_read: bool,
 }
 
@@ -142,20 +142,23 @@ pub(crate) fn judge(
 }
 
 impl Contention {
-    /// The bytes of each thread that it writes and no other thread does, in order of the threads' ids.
+    /// The bytes of each thread that it writes and no other thread does, in order of the threads' ids: those that no
+    /// other thread reads either, or all of them if there are no such bytes.
     pub(crate) fn own_bytes(&self) -> Vec<OwnBytes> {
         let own = |user: &User| {
             let others = || self.users.iter().filter(|it| it.thread != user.thread);
             let is_own = |byte: &usize| {
                 user.touched[*byte].1 > 0 && others().all(|other| other.touched[*byte].1 == 0)
             };
-            let bytes: Vec<usize> = (0..user.touched.len()).filter(is_own).collect();
+            let is_unread = |byte: &usize| others().all(|other| other.touched[*byte].0 == 0);
+            let mut bytes: Vec<usize> = (0..user.touched.len()).filter(is_own).collect();
+            let are_read = !bytes.iter().any(is_unread);
+            bytes.retain(|byte| are_read || is_unread(byte));
             let (first, last) = (bytes.first()?, bytes.last()?);
-            let is_read = |byte: &usize| others().any(|other| other.touched[*byte].0 > 0);
             Some(OwnBytes {
                 thread: user.thread,
                 bytes: *first as u32..=*last as u32,
-                are_read: bytes.iter().any(is_read),
+                are_read,
             })
         };
         self.users.iter().filter_map(own).collect()

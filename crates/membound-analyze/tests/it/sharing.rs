@@ -217,9 +217,9 @@ fn an_end_of_a_queue_that_only_its_reader_uses_may_be_moved() {
     assert!(line.advice.starts_with("One thread writes"));
 }
 
-/// The findings of a queue whose reader looks at the writer's end and stores its own each time, and whose writer looks at
-/// the reader's end so often for each time that it stores its own.
-fn queue_with(looks: f64) -> SharedLine {
+/// The finding for a queue whose reader looks at the writer's end and stores to bytes of its own each time, and whose
+/// writer looks at the first eight of these so often for each time that it stores its own end.
+fn queue_with(looks: f64, of_reader: Range<u64>) -> SharedLine {
     let mut two = Two::new();
     let queue = two.program.global("queue", 64);
     let sites = [
@@ -233,7 +233,14 @@ fn queue_with(looks: f64) -> SharedLine {
     for start in (0..1000).map(|part| f64::from(part) / 100.0) {
         let (early, late) = (start..start + 0.005, start + 0.005..start + 0.01);
         two.work(0, reader_looks, early.clone(), From::Core, &queue, 0..8);
-        two.work(0, reader_puts, late.clone(), From::Core, &queue, 8..16);
+        two.work(
+            0,
+            reader_puts,
+            late.clone(),
+            From::Core,
+            &queue,
+            of_reader.clone(),
+        );
         two.work(1, writer_puts, early, From::Core, &queue, 0..8);
         two.work(
             1,
@@ -251,7 +258,7 @@ fn queue_with(looks: f64) -> SharedLine {
 
 #[test]
 fn both_ends_of_a_queue_may_be_moved_unless_threads_take_turns() {
-    let line = queue_with(0.2);
+    let line = queue_with(0.2, 8..16);
     assert!(
         line.advice.contains("bytes 8–15 and thread")
             || line.advice.contains("bytes 0–7 and thread"),
@@ -261,8 +268,17 @@ fn both_ends_of_a_queue_may_be_moved_unless_threads_take_turns() {
     let gain = line.predicted_gain.expect("something may be saved");
     assert!(gain.low == 0.0 && gain.value > 0.1 && gain.high >= 2.0 * gain.value);
 
-    let line = queue_with(1.0);
+    let line = queue_with(1.0, 8..16);
     assert_eq!(line.predicted_gain, None, "{}", line.advice);
+
+    // What the reader alone uses need not be beside its end.
+    let line = queue_with(1.0, 8..24);
+    assert!(line.predicted_gain.is_some());
+    assert!(
+        line.advice.contains("alone uses bytes 16–23"),
+        "{}",
+        line.advice
+    );
 }
 
 #[test]
