@@ -68,28 +68,28 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
     }
 }
 
-/// Sum of errors that are partly correlated.
+/// Sum of errors that are partly correlated: with c the correlation of all errors and g the parts of two of them that are
+/// due to missing knowledge, the correlation of the two is c + (1 − c)·g·g′.
 #[derive(Clone, Copy, Debug, Default)]
 struct Errors {
+    sum: f64,
     /// Sum of the parts of errors that are due to missing knowledge.
     ignorance: f64,
-    sum: f64,
+    /// Sum of the squares of what remains of each error.
     squares: f64,
 }
 
 impl Errors {
-    /// Adds a site's error; `ignorance`, 0 to 1, is the part of it that the site shares with others.
+    /// Adds a site's error; `ignorance`, 0 to 1, is the part of it that is due to missing knowledge.
     fn add(&mut self, error: f64, ignorance: f64) {
+        self.sum += error;
         self.ignorance += error * ignorance;
-        let rest = error * (1.0 - ignorance);
-        self.sum += rest;
-        self.squares += rest * rest;
+        self.squares += error * error * (1.0 - ignorance * ignorance);
     }
 
     fn size(&self) -> f64 {
-        let rest = (SHARED_ERROR_CORRELATION * self.sum * self.sum
-            + (1.0 - SHARED_ERROR_CORRELATION) * self.squares)
-            .sqrt();
-        self.ignorance.hypot(rest)
+        let own = self.ignorance * self.ignorance + self.squares;
+        let shared = SHARED_ERROR_CORRELATION * self.sum * self.sum;
+        (shared + (1.0 - SHARED_ERROR_CORRELATION) * own).sqrt()
     }
 }

@@ -592,6 +592,21 @@ fn uncertainties_of_a_loops_accesses_add_up() {
 }
 
 #[test]
+fn a_program_with_one_site_is_known_no_better_than_it() {
+    for (low, high) in [(0.45, 0.55), (0.2, 0.8), (0.0, 1.0)] {
+        for latency_ns in [None, Some(Estimate::exactly(50.0))] {
+            let site = Stall {
+                latency_ns,
+                ..known(10.0, Estimate::new(0.5, low, high))
+            };
+            let bound = combine(&[site], 10e9, 1e9);
+            assert!((bound.low - low).abs() < 1e-3, "{bound:?}");
+            assert!((bound.high - high).abs() < 1e-3, "{bound:?}");
+        }
+    }
+}
+
+#[test]
 fn errors_of_accesses_that_were_not_timed_add_up() {
     let error = Estimate::new(0.5, 0.3, 0.7);
     let width = |latency_ns: Option<Estimate>| {
