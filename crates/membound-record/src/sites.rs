@@ -60,9 +60,7 @@ impl Studied {
     }
 }
 
-/// Loops around a site, from the innermost outwards, in which stores are looked for.
-const STORING_LOOPS: usize = 2;
-/// Stores of a loop that are added, at most.
+/// Stores of a loop that are added for a site, at most.
 const MAX_LOOP_STORES: usize = 4;
 
 /// All sites of a run.
@@ -253,10 +251,10 @@ impl Sites {
         sites
     }
 
-    /// Stores in a loop around a site, the innermost loop that has some; the nearest ones.
+    /// The stores nearest to a site in the loops around it.
     ///
-    /// Samples do not show them: the processor does not wait for its own stores. But they take lines away from other
-    /// threads, which do wait.
+    /// Samples do not show them, because the processor does not wait for its own stores. But a store takes its line away
+    /// from other threads, which do wait.
     pub(crate) fn loop_stores(
         &mut self,
         site: SiteId,
@@ -265,35 +263,20 @@ impl Sites {
         if let Some(known) = self.loop_stores.get(&site) {
             return Arc::clone(known);
         }
-        let place = self
-            .place(site)
-            .map(|(module, at)| (Arc::clone(module), at));
+        let place = self.place(site);
         let found = place.and_then(|(module, address)| {
-            let code = module.code()?;
-            let is_store = |at: &u64| {
-                let kind = code.site(*at).map(|site| site.kind);
-                matches!(kind, Some(SiteKind::Store | SiteKind::Both))
-            };
-            let accesses = code.accesses(address).into_iter();
-            let stores: Vec<u64> = accesses.filter(is_store).collect();
-            let around = code.loop_starts(address).into_iter().take(STORING_LOOPS);
-            let mut by_loop = around.map(|start| {
-                let inside = |at: &u64| code.loop_starts(*at).contains(&start);
-                let mut inside: Vec<u64> = stores.iter().copied().filter(inside).collect();
-                inside.sort_by_key(|at| at.abs_diff(address));
-                inside
-            });
-            let found = by_loop.find(|stores| !stores.is_empty())?;
-            let sites = found.iter().take(MAX_LOOP_STORES);
-            Some(
-                sites
-                    .filter_map(|at| self.of(&module, *at, &mut intern))
-                    .collect(),
-            )
+            let mut stores = module.code()?.loop_stores(address);
+            stores.sort_by_key(|at| at.abs_diff(address));
+            stores.truncate(MAX_LOOP_STORES);
+            Some((Arc::clone(module), stores))
         });
-        let found: Arc<[SiteId]> = found.unwrap_or_default();
-        self.loop_stores.insert(site, Arc::clone(&found));
-        found
+        let sites = found.into_iter().flat_map(|(module, stores)| {
+            let site = |at| self.of(&module, at, &mut intern);
+            stores.into_iter().filter_map(site).collect::<Vec<_>>()
+        });
+        let sites: Arc<[SiteId]> = sites.collect();
+        self.loop_stores.insert(site, Arc::clone(&sites));
+        sites
     }
 
     /// Module and address of all sites and all sampled instructions.

@@ -195,6 +195,14 @@ impl Code {
         function.map_or_else(Vec::new, |function| function.loop_starts(address))
     }
 
+    /// Addresses of the stores in the innermost loop around the instruction at an address, or in the loop around that
+    /// one if the innermost has none. Atomic operations are left out.
+    #[must_use]
+    pub fn loop_stores(&self, address: u64) -> Vec<u64> {
+        let function = self.studied(address);
+        function.map_or_else(Vec::new, |function| function.loop_stores(address))
+    }
+
     /// The body of the loop that is entered at `entry`, to be executed apart from its program; `None` if the loop is
     /// not one stretch of code that ends with the jump back, or if its instructions could do anything but compute.
     #[must_use]

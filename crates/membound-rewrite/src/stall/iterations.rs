@@ -9,11 +9,14 @@ use std::sync::Arc;
 
 use iced_x86::Instruction;
 
-use super::function::{CodeFunction, index_of};
+use super::function::{CodeFunction, SiteKind, index_of, kind};
 use super::loop_body::LoopBody;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
 use crate::{Gpr, RegisterSet};
+
+/// Loops around an instruction, from the innermost outward, in which [`super::Code::loop_stores`] looks for stores.
+const STORING_LOOPS: usize = 2;
 
 /// A register that counts the iterations of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,13 +99,36 @@ impl CodeFunction {
     /// See [`super::Code::loop_starts`].
     #[must_use]
     pub fn loop_starts(&self, address: u64) -> Vec<u64> {
-        let function = self.function();
+        let around = self.loops_around(address);
+        around.map(|it| start(self.function(), it)).collect()
+    }
+
+    /// See [`super::Code::loop_stores`].
+    #[must_use]
+    pub fn loop_stores(&self, address: u64) -> Vec<u64> {
+        let stores = |around: &Loop| -> Vec<u64> {
+            let function = self.function();
+            let blocks = around.blocks.iter().map(|it| &function.blocks[it.index()]);
+            let instructions = blocks.flat_map(|block| function.block_instructions(block));
+            let stores = instructions.filter(|it| {
+                let kind = flow::access(it).map(|access| kind(it, access.direction));
+                matches!(kind, Some(SiteKind::Store | SiteKind::Both))
+            });
+            stores.map(Instruction::ip).collect()
+        };
+        let around = self.loops_around(address).take(STORING_LOOPS);
+        let found = around.map(stores).find(|stores| !stores.is_empty());
+        found.unwrap_or_default()
+    }
+
+    /// The loops that contain the instruction at `address`, from the innermost outward.
+    fn loops_around(&self, address: u64) -> impl Iterator<Item = &Loop> {
         let block = self
             .index_of(address)
-            .and_then(|index| function.block_of(index));
+            .and_then(|index| self.function().block_of(index));
         let loops = self.loops();
         let around = block.into_iter().flat_map(|block| loops.around(block));
-        around.map(|id| start(function, loops.get(id))).collect()
+        around.map(|id| loops.get(id))
     }
 
     /// See [`super::Code::loop_body`].

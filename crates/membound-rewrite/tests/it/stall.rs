@@ -229,6 +229,29 @@ fn accesses_of_the_blocks_before_are_known_where_a_block_begins() {
 }
 
 #[test]
+fn a_loop_that_only_reads_has_the_stores_of_the_loop_around_it() {
+    let code = piece(|a| {
+        let (mut outer, mut inner) = (a.create_label(), a.create_label());
+        a.mov(qword_ptr(rsi), rax).unwrap();
+        a.set_label(&mut outer).unwrap();
+        a.mov(rbx, qword_ptr(rdi)).unwrap();
+        a.set_label(&mut inner).unwrap();
+        a.cmp(qword_ptr(rdi), rax).unwrap();
+        a.jle(inner).unwrap();
+        a.lock().inc(qword_ptr(rdi + 16)).unwrap();
+        a.add(qword_ptr(rsi), rbx).unwrap();
+        a.mov(qword_ptr(rdi + 8), rax).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(outer).unwrap();
+        a.ret().unwrap();
+    });
+    let stores = |at: usize| code.code.loop_stores(code.at[at]);
+    assert_eq!(stores(2), [code.at[5], code.at[6]]);
+    assert_eq!(stores(6), stores(2));
+    assert_eq!(stores(0), [0_u64; 0], "in no loop");
+}
+
+#[test]
 fn a_branch_through_memory_waited_for_its_operand() {
     // The table's jump is not resolved here, so a virtual call represents both.
     let code = piece(|a| {
