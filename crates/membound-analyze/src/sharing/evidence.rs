@@ -1,5 +1,7 @@
 //! Collects the accesses of threads to each cache line.
 
+use std::ops::Range;
+
 use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
 use rustc_hash::FxHashMap;
 
@@ -23,6 +25,13 @@ pub(crate) struct Observation {
     pub stores: bool,
     pub object: Option<ObjectId>,
     pub basis: Basis,
+}
+
+impl Observation {
+    /// True if it accesses some of these bytes of the line.
+    pub(crate) fn meets(&self, bytes: &Range<u32>) -> bool {
+        self.from < bytes.end && bytes.start < self.to
+    }
 }
 
 /// Source of an observation.

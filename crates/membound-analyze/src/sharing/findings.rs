@@ -174,13 +174,7 @@ fn measure(
     };
     let (slowed_ns, gain) = saved(context, costs, part);
     row.stall_fraction = context.times.share(slowed_ns);
-    row.predicted_gain = match kind {
-        Kind::False => Some(figure(gain)),
-        Kind::True => {
-            let separable = lines[0].separable_bytes(context);
-            (!separable.is_empty()).then(|| up_to(figure(gain)))
-        }
-    };
+    row.predicted_gain = lines[0].saving(context, kind, Some(figure(gain)));
     let costs = costs.iter().map(|(thread, cost)| SharingCost {
         tid: context.run.threads[thread.index()].tid,
         share: figure(cost.share),
@@ -379,9 +373,21 @@ impl<'a> Contended<'a> {
         }
     }
 
-    /// Bytes that would be better on lines of their own although threads share the line, by thread: those that one
-    /// thread alone uses and writes, or else those that several threads write, each its own (the head and the tail
-    /// of a queue). Each such write takes the line away from threads that use the rest of it.
+    /// What can be saved where the line costs `all`.
+    fn saving(&self, context: &Context<'_>, kind: Kind, all: Option<Figure>) -> Option<Figure> {
+        match kind {
+            Kind::False => all,
+            // The saving from less true sharing depends on what the program must share.
+            Kind::True => {
+                let is_separable = !self.separable_bytes(context).is_empty();
+                all.filter(|_| is_separable).map(up_to)
+            }
+        }
+    }
+
+    /// Bytes that should have lines of their own although threads share this line: those that one thread alone uses and
+    /// writes; if there are none, the bytes of each thread where several threads write, each its own (the head and the
+    /// tail of a queue). A write of them takes the line away from the threads that use the rest.
     ///
     /// There are none where the line has false sharing of its own, where the threads contend for a lock, which
     /// protects such bytes, and where they take turns, so that each write is waited for in any case.
@@ -410,16 +416,13 @@ fn take_turns(line: &Line, own: &[OwnBytes]) -> bool {
         });
         weights.sum()
     };
-    let meets = |one: &Observation, of: &OwnBytes| {
-        one.from <= *of.bytes.end() && *of.bytes.start() < one.to
-    };
     own.iter().all(|of_thread| {
         let writes = |one: &Observation| {
-            one.thread == of_thread.thread && one.stores && meets(one, of_thread)
+            one.thread == of_thread.thread && one.stores && one.meets(&of_thread.bytes)
         };
         let reads = |one: &Observation| {
             let mut others = own.iter().filter(|it| it.thread != of_thread.thread);
-            one.thread == of_thread.thread && one.loads && others.any(|it| meets(one, it))
+            one.thread == of_thread.thread && one.loads && others.any(|it| one.meets(&it.bytes))
         };
         let writes = executions(&writes);
         writes > 0.0 && executions(&reads) >= MIN_READS_EACH_TURN * writes
@@ -515,13 +518,7 @@ fn finding(
         l1_latency_ns: context.machine.l1_ns(),
         stall_fraction,
         held: Vec::new(),
-        predicted_gain: match kind {
-            Kind::False => gain(context, &by_thread, relative),
-            // The gain of less true sharing depends on what the program must share.
-            Kind::True => (!worst.separable_bytes(context).is_empty())
-                .then(|| gain(context, &by_thread, relative).map(up_to))
-                .flatten(),
-        },
+        predicted_gain: worst.saving(context, kind, gain(context, &by_thread, relative)),
         confidence: confidence(context, lines, confirmed.as_deref()),
         confirmed,
         lines: addresses,
@@ -717,13 +714,13 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
                  of their own, so that these writes do not take the rest of the line away from the \
                  threads that share it.",
                 context.run.threads[own.thread.index()].tid,
-                own.bytes.start(),
-                own.bytes.end()
+                own.bytes.start,
+                own.bytes.end - 1
             ),
             own @ [_, _, ..] => {
                 let own = own.iter().map(|own| {
                     let thread = &context.run.threads[own.thread.index()];
-                    let (first, last) = (own.bytes.start(), own.bytes.end());
+                    let (first, last) = (own.bytes.start, own.bytes.end - 1);
                     format!("thread {} bytes {first}–{last}", thread.tid)
                 });
                 let own: Vec<String> = own.collect();

@@ -5,7 +5,7 @@
 //! memory that one thread freed and another allocated, and data written by one thread before all others
 //! read it cause no alternations.
 
-use std::ops::RangeInclusive;
+use std::ops::Range;
 
 use membound_run::{ObjectId, RunData, ThreadId};
 
@@ -42,8 +42,8 @@ pub(crate) struct User {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnBytes {
     pub thread: ThreadId,
-    /// Offsets of the first and the last of them.
-    pub bytes: RangeInclusive<u32>,
+    /// Offsets, from the first to behind the last.
+    pub bytes: Range<u32>,
     /// Whether other threads read them.
     pub are_read: bool,
 }
@@ -142,8 +142,8 @@ pub(crate) fn judge(
 }
 
 impl Contention {
-    /// The bytes of each thread that it writes and no other thread does, in order of the threads' ids: those that no
-    /// other thread reads either, or all of them if there are no such bytes.
+    /// For each thread that alone writes some bytes, those bytes, in order of the threads' ids. If other threads read only
+    /// a part of them, that part is left out.
     pub(crate) fn own_bytes(&self) -> Vec<OwnBytes> {
         let own = |user: &User| {
             let others = || self.users.iter().filter(|it| it.thread != user.thread);
@@ -157,7 +157,7 @@ impl Contention {
             let (first, last) = (bytes.first()?, bytes.last()?);
             Some(OwnBytes {
                 thread: user.thread,
-                bytes: *first as u32..=*last as u32,
+                bytes: *first as u32..*last as u32 + 1,
                 are_read,
             })
         };
@@ -314,5 +314,5 @@ fn meets_nearby(one: &Observation, observed: &[&Observation]) -> bool {
     let next = observed.partition_point(|it| it.t_ns < one.t_ns);
     let near = next.saturating_sub(NEIGHBOURS)..observed.len().min(next + NEIGHBOURS);
     let mut near = observed[near].iter();
-    near.any(|it| it.from < one.to && one.from < it.to)
+    near.any(|it| it.meets(&(one.from..one.to)))
 }
