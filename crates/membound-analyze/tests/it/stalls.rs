@@ -563,7 +563,11 @@ fn prefetches_wait_where_accesses_beside_them_are_counted() {
     let load = program.site(("gather", "gather.c", 8), SiteKind::Load, 8);
     let prefetch = program.site(("gather", "gather.c", 7), SiteKind::Prefetch, 1);
     let like = |from| Like::chase(from, &array);
-    program.access(thread, 0, load, 0.0..1.0, &like(From::L1));
+    // One window would leave the number of executions uncertain by a factor of 1.4.
+    for window in 0..10 {
+        let begin = f64::from(window) / 10.0;
+        program.access(thread, 0, load, begin..begin + 0.1, &like(From::L1));
+    }
     program.access(thread, 0, prefetch, 1.0..10.0, &like(From::Dram));
     let mut run = program.finish();
     run.executions.retain(|row| row.site != prefetch.site);
@@ -580,11 +584,10 @@ fn prefetches_wait_where_accesses_beside_them_are_counted() {
             cached_most_ns: None,
         })
         .collect();
-    // An iteration takes a nanosecond. A prefetch that does not wait takes an eighth of that, and at most a half; how
-    // often it was executed is known within a factor of 1.4.
+    // An iteration takes a nanosecond. A prefetch that does not wait takes an eighth of that, and at most a half.
     let bound = views(&run).profile.memory_bound;
     near(bound.fraction, 0.9 - 0.125, 0.02, "memory bound");
-    assert!(bound.low > 0.9 - 0.5 * 1.5, "{bound:?}");
+    assert!(bound.low > 0.3, "{bound:?}");
 }
 
 /// An access that is timed alone may find its data near where many in a row do not, for the translations that they need.
