@@ -261,14 +261,17 @@ type Rounded = [f64; CODES];
 
 /// Measurements that are distributed over the duration `within`.
 fn times(codes: &[Rounds; CODES], within: Duration) -> [Rounded; MEASUREMENTS] {
-    let mut rounds = [16; CODES];
-    for (code, rounds) in codes.iter().zip(&mut rounds) {
-        while call(code, *rounds) < CALL {
-            *rounds *= 2;
+    let enough = |code: &Rounds| {
+        let mut rounds = 16;
+        while call(code, rounds) < CALL {
+            rounds *= 2;
         }
-    }
-    // The time of the first two differs by that of iterations alone only if they are called alike.
-    rounds[0] = rounds[1];
+        rounds
+    };
+    let [_, many, independent, dependent] = codes;
+    // Few and many iterations are called alike: then their times differ only by those of iterations.
+    let of_many = enough(many);
+    let rounds = [of_many, of_many, enough(independent), enough(dependent)];
     let pause = within / MEASUREMENTS as u32;
     std::array::from_fn(|number| {
         if number > 0 {
