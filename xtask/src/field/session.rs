@@ -17,7 +17,7 @@ use super::place::{EntryPaths, stamp};
 use super::process::{Group, Left};
 use super::recorded::{MACHINES, Recorded};
 use super::statistics::Interval;
-use super::truth::{Band, PlainRun, band, saved};
+use super::truth::{Band, ProgramRun, band, saved};
 use crate::campaign::outcome::Ending;
 use crate::run::stdout_of;
 
@@ -222,13 +222,13 @@ pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<
     let mut saving = None;
     let truth = match &entry.truth {
         Some(truth) if plan.truths => {
-            let plain: Vec<PlainRun> = alone.iter().map(Once::plain).collect();
+            let plain: Vec<ProgramRun> = alone.iter().map(Once::run).collect();
             other = other_runs(entry, place, truth, plan.pairs)?;
             saving = saved(truth, &plain, &other);
-            let recorded: Vec<PlainRun> = with
+            let recorded: Vec<ProgramRun> = with
                 .iter()
                 .filter(|(mode, _)| *mode == Mode::All)
-                .flat_map(|(_, runs)| runs.iter().map(Once::plain))
+                .flat_map(|(_, runs)| runs.iter().map(Once::run))
                 .collect();
             Some(band(truth, &plain, &recorded, &other))
         }
@@ -257,8 +257,8 @@ pub(crate) fn measure(entry: &Entry, place: &EntryPaths, plan: &Plan) -> Result<
 }
 
 impl Once {
-    fn plain(&self) -> PlainRun {
-        PlainRun {
+    fn run(&self) -> ProgramRun {
+        ProgramRun {
             stdout: self.stdout.clone(),
             program_s: self.program_s,
         }
@@ -271,13 +271,13 @@ fn other_runs(
     place: &EntryPaths,
     truth: &Truth,
     pairs: usize,
-) -> Result<Vec<PlainRun>> {
+) -> Result<Vec<ProgramRun>> {
     let environment = entry
         .run
         .as_ref()
         .map(|run| run.environment.clone())
         .unwrap_or_default();
-    let one = |words: &[String], limit: Duration| -> Result<PlainRun> {
+    let one = |words: &[String], limit: Duration| -> Result<ProgramRun> {
         let words = place.words(words);
         let command = place.command(&words, &environment, ".other", ".other-errors")?;
         let left = Group::start(command, None)?.wait(limit)?;
@@ -287,7 +287,7 @@ fn other_runs(
             left.ending,
             tail(&place.text(".other-errors"))
         );
-        Ok(PlainRun {
+        Ok(ProgramRun {
             stdout: place.text(".other"),
             program_s: left.program_s,
         })
@@ -306,7 +306,7 @@ fn other_runs(
                 .work
                 .join(format!(".cachegrind-{:.12}", hash(&command.join(" "))));
             let simulated = match std::fs::read_to_string(&kept) {
-                Ok(stdout) => PlainRun {
+                Ok(stdout) => ProgramRun {
                     stdout,
                     program_s: 0.0,
                 },
@@ -322,7 +322,7 @@ fn other_runs(
                     .into();
                     words.extend(command.iter().cloned());
                     one(&words, SIMULATION_LIMIT)?;
-                    let run = PlainRun {
+                    let run = ProgramRun {
                         stdout: place.text(".cachegrind-log"),
                         program_s: 0.0,
                     };

@@ -45,8 +45,8 @@ impl Band {
     }
 }
 
-/// A run without membound.
-pub(crate) struct PlainRun {
+/// One run of a program, with or without membound.
+pub(crate) struct ProgramRun {
     pub(crate) stdout: String,
     pub(crate) program_s: f64,
 }
@@ -62,11 +62,11 @@ pub(crate) struct PlainRun {
 /// of all runs of the faulty build. A run that recording slows down changes nothing.
 pub(crate) fn band(
     truth: &Truth,
-    plain: &[PlainRun],
-    recorded: &[PlainRun],
-    other: &[PlainRun],
+    plain: &[ProgramRun],
+    recorded: &[ProgramRun],
+    other: &[ProgramRun],
 ) -> Result<Band> {
-    let all = |runs: &[PlainRun], expression: &str| -> Result<Vec<f64>> {
+    let all = |runs: &[ProgramRun], expression: &str| -> Result<Vec<f64>> {
         runs.iter()
             .map(|run| {
                 number(expression, &run.stdout)
@@ -75,15 +75,13 @@ pub(crate) fn band(
             .collect()
     };
     let phase_part = |expression: &str| -> Result<f64> {
-        let parts = |runs: &[PlainRun]| -> Vec<f64> {
-            let part =
-                |run: &PlainRun| Some((number(expression, &run.stdout)? / run.program_s).min(1.0));
-            runs.iter().filter_map(part).collect()
-        };
-        let of_recorded = median(&parts(recorded));
-        of_recorded
-            .or_else(|| median(&parts(plain)))
-            .with_context(|| format!("the program did not say `{expression}`"))
+        let runs = if recorded.is_empty() { plain } else { recorded };
+        let phases_s = all(runs, expression)?;
+        let parts = runs.iter().zip(phases_s);
+        let parts: Vec<f64> = parts
+            .map(|(run, phase_s)| (phase_s / run.program_s).min(1.0))
+            .collect();
+        median(&parts).context("no run says what the truth needs")
     };
     match truth {
         Truth::FitsCachePair {
@@ -117,8 +115,9 @@ pub(crate) fn band(
             Ok(Band::clamped(0.0, wait_s / native.program_s))
         }
         Truth::PairedBuild { .. } => {
-            let times =
-                |runs: &[PlainRun]| -> Vec<f64> { runs.iter().map(|run| run.program_s).collect() };
+            let times = |runs: &[ProgramRun]| -> Vec<f64> {
+                runs.iter().map(|run| run.program_s).collect()
+            };
             let faulty = [times(plain), times(recorded)].concat();
             let mended = times(other);
             let (low_faulty, _) = ends(&faulty)?;
@@ -130,11 +129,11 @@ pub(crate) fn band(
 
 /// Share of its time that the repaired build saves, negative if it takes longer, with an interval: some builds
 /// take several times as long in one run as in the next. `None` without such a build.
-pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Option<Interval> {
+pub(crate) fn saved(truth: &Truth, plain: &[ProgramRun], other: &[ProgramRun]) -> Option<Interval> {
     if !matches!(truth, Truth::PairedBuild { .. }) {
         return None;
     }
-    let middle = |runs: &[PlainRun]| {
+    let middle = |runs: &[ProgramRun]| {
         let times: Vec<f64> = runs.iter().map(|run| run.program_s).collect();
         median(&times)
     };
@@ -160,8 +159,8 @@ fn ends(values: &[f64]) -> Result<(f64, f64)> {
     Ok((low, high))
 }
 
-/// The band of a share of a phase, as a share of the whole run, of which the phase is this part: the
-/// remaining time may wait for memory throughout, or never.
+/// The band of the whole run, from the share that waits in its timed phase, between `low` and `high`. `part` is the
+/// phase's part of the run's time; the remaining time may wait for memory throughout, or never.
 fn widened((low, high): (f64, f64), part: f64) -> Band {
     Band::clamped(low.max(0.0) * part, high * part + (1.0 - part))
 }
@@ -170,15 +169,15 @@ fn widened((low, high): (f64, f64), part: f64) -> Band {
 mod tests {
     use super::*;
 
-    fn run(stdout: &str, program_s: f64) -> PlainRun {
-        PlainRun {
+    fn run(stdout: &str, program_s: f64) -> ProgramRun {
+        ProgramRun {
             stdout: stdout.to_owned(),
             program_s,
         }
     }
 
     #[track_caller]
-    fn check(truth: &str, plain: &[PlainRun], other: &[PlainRun], low: f64, high: f64) {
+    fn check(truth: &str, plain: &[ProgramRun], other: &[ProgramRun], low: f64, high: f64) {
         let truth: Truth = toml::from_str(truth).unwrap();
         let band = band(&truth, plain, &[], other).unwrap();
         assert!((band.low - low).abs() < 1e-9, "{band:?}");
