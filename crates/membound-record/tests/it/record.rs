@@ -93,6 +93,14 @@ fn record_fixture(
     })
 }
 
+/// Builds and records a program with a [`generous`] budget; `None` if it cannot be patched here.
+fn record_patched(source: &str, arguments: &[&str]) -> Option<Recorded> {
+    let fixture = Fixture::build_with(source, arguments)?;
+    let _busy = busy();
+    let recorded = record_fixture(fixture, &[], generous)?;
+    recorded.patched().then_some(recorded)
+}
+
 impl Recorded {
     fn patched(&self) -> bool {
         let gap = self.data.gaps.iter().find(|gap| {
@@ -679,16 +687,9 @@ fn a_hot_loop_is_measured_in_the_first_cache() {
 /// Samples do not show stores, which take lines away from other threads: they are timed with the loads beside them.
 #[test]
 fn stores_beside_a_load_that_waits_for_another_thread_are_timed() {
-    let Some(fixture) = Fixture::build_with("queue.c", &["-O1", "-pthread"]) else {
+    let Some(recorded) = record_patched("queue.c", &["-O1", "-pthread"]) else {
         return;
     };
-    let _busy = busy();
-    let Some(recorded) = record_fixture(fixture, &[], generous) else {
-        return;
-    };
-    if !recorded.patched() {
-        return;
-    }
     assert_eq!(recorded.out, "1\n");
     let data = &recorded.data;
     let stores = data.accesses.iter().filter(|access| {
@@ -701,16 +702,9 @@ fn stores_beside_a_load_that_waits_for_another_thread_are_timed() {
 /// Patches slow an inner loop while they count it. The block around it is counted apart from it, which slows nothing.
 #[test]
 fn blocks_around_a_loop_are_counted_at_the_program_s_own_speed() {
-    let Some(fixture) = Fixture::build_with("nested.c", &["-O1"]) else {
+    let Some(recorded) = record_patched("nested.c", &["-O1"]) else {
         return;
     };
-    let _busy = busy();
-    let Some(recorded) = record_fixture(fixture, &[], generous) else {
-        return;
-    };
-    if !recorded.patched() {
-        return;
-    }
     let of_multiply = || {
         let blocks = recorded.data.blocks.iter();
         blocks.filter(|row| recorded.function(row.frame) == "multiply")
