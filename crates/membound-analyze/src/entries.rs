@@ -135,8 +135,10 @@ impl Ratio {
     }
 }
 
-/// Variance of the mean of relative `differences` from it, each with its weight, and of an assumed one of `prior`.
-/// `windows` is how many there are, with those that show no difference.
+/// Relative variance of a mean over `windows` windows.
+///
+/// `differences` has, for each window that was counted, its weight (the weights sum to 1) and its relative difference from
+/// the mean. One more difference, `prior`, is assumed, so that equal windows do not make the mean exact.
 pub(crate) fn variance_between(
     differences: impl Iterator<Item = (f64, f64)>,
     windows: usize,

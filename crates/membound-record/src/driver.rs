@@ -68,8 +68,8 @@ const CALM_DELAY_NS: u64 = 200_000_000;
 /// Upper limit of that delay while perf's reports of processes lag behind. They decide which program an event
 /// belongs to, and a sampler that gets no processor reports late.
 const MAX_DELAY_NS: u64 = 2_000_000_000;
-/// Time from the start after which names are first read; the time is doubled each time. Until then a program is short:
-/// what is read beside it would slow it by its use of caches and memory, and costs less at the end.
+/// Time from the start after which names are first read; the time is doubled each time. Reading them slows a program,
+/// because it uses caches and memory; a program that ends sooner is not slowed, and its names are read at the end.
 const FIRST_NAMES_NS: u64 = 1_000_000_000;
 /// Longest time between two iterations of the driver's loop.
 const ITERATION_INTERVAL: Duration = Duration::from_millis(8);

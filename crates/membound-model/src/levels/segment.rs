@@ -102,8 +102,8 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
 /// Adds a plateau between two others whose latencies differ too much for neighbouring levels: the flattest part of the
 /// climb from one to the other.
 ///
-/// A cache of which other programs use a changing part shows no plateau, only a slope between two steeper ones. A climb
-/// that just becomes less and less steep has no such part: there the share of misses grows.
+/// If other programs use a changing part of a cache, the curve has no plateau for it, only a slope between two steeper
+/// ones. A climb that becomes less steep all the way has no such slope: there the share of misses grows.
 fn with_flat_climbs(points: &[Prepared], found: Vec<Flat>) -> Vec<Flat> {
     let mut filled: Vec<Flat> = Vec::new();
     for flat in found {

@@ -258,9 +258,9 @@ impl LoopBody {
         self.vectors
     }
 
-    /// As [`Self::moved`], but with the jump back: the loop ends after so many iterations, or one more. Registers must be
-    /// zeros before; if one of them decides when the loop ends, an instruction that sets it comes first. `None` if
-    /// nothing that is known decides that.
+    /// The instructions of [`Self::moved`] as a loop that ends after `iterations` iterations or one more. The caller sets
+    /// all registers to zero before it. Where a register decides when the loop ends, the first instruction sets that
+    /// register. `None` if it is not known what ends the loop.
     ///
     /// # Panics
     /// With fewer starts than [`Self::buffers`].
