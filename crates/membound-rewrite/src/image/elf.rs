@@ -254,6 +254,11 @@ impl<'data> Layout<'data> {
         self.data.get(from..to.ok()?)
     }
 
+    /// True if the file has a table of sections.
+    pub(super) const fn has_sections(&self) -> bool {
+        !self.raw_sections.is_empty()
+    }
+
     /// The bytes of the section with this name, whether it is loaded or not; `None` if there is none.
     pub(super) fn raw_section(&self, name: &[u8]) -> Option<&'data [u8]> {
         self.raw_sections

@@ -60,17 +60,23 @@ pub(super) fn is_go(layout: &Layout<'_>) -> bool {
     noted
         || layout.raw_section(b".gopclntab").is_some()
         || layout.raw_section(b".go.buildinfo").is_some()
-        || layout
-            .segments
-            .iter()
-            .filter(|segment| segment.writable)
-            .filter_map(|segment| layout.bytes(segment.backed.clone()))
-            .any(|bytes| {
-                bytes
-                    .chunks_exact(16)
-                    .take(4096)
-                    .any(|chunk| chunk.starts_with(GO_BUILD_INFO))
-            })
+        // Reading data of each of the libraries of a program takes longer than all other checks.
+        || (!layout.has_sections() && has_go_build_info(layout))
+}
+
+/// True if Go's marker is where `go version` searches for it in files without sections.
+fn has_go_build_info(layout: &Layout<'_>) -> bool {
+    layout
+        .segments
+        .iter()
+        .filter(|segment| segment.writable)
+        .filter_map(|segment| layout.bytes(segment.backed.clone()))
+        .any(|bytes| {
+            bytes
+                .chunks_exact(16)
+                .take(4096)
+                .any(|chunk| chunk.starts_with(GO_BUILD_INFO))
+        })
 }
 
 /// The calling convention. Compilers name themselves in `.comment`; if that was stripped, unwind information

@@ -17,6 +17,7 @@ mod symbols;
 mod unwind;
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use elf::Layout;
 pub use error::{Error, Unsupported};
@@ -37,7 +38,8 @@ pub struct Image<'data> {
     frames: Vec<frames::FrameDescription>,
     frame_section: Option<frames::FrameSection<'data>>,
     relocations: relocations::Relocations<'data>,
-    identity: Identity,
+    /// Computed at the first use: without a build-id it is a hash of all text.
+    identity: OnceLock<Identity>,
     convention: Convention,
 }
 
@@ -140,7 +142,7 @@ impl<'data> Image<'data> {
             .map(|frame| frame.range.end - frame.range.start)
             .sum();
         Self {
-            identity: identity::identity(&layout),
+            identity: OnceLock::new(),
             convention: identity::convention(&layout, &symbols, covered),
             layout,
             text,
@@ -232,8 +234,9 @@ impl<'data> Image<'data> {
 
     /// The file's identity for caches.
     #[must_use]
-    pub const fn identity(&self) -> &Identity {
-        &self.identity
+    pub fn identity(&self) -> &Identity {
+        self.identity
+            .get_or_init(|| identity::identity(&self.layout))
     }
 
     /// The calling convention that may be assumed.

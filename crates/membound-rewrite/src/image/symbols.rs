@@ -92,7 +92,7 @@ impl<'data> DynamicSymbols<'data> {
 }
 
 /// Number of dynamic symbols. The file does not state it, because the loader does not need it; it is derived
-/// from the hash tables and from the indices in relocations.
+/// from the hash tables or, if these are empty, from the indices in relocations.
 fn count(layout: &Layout<'_>) -> usize {
     let dynamic = &layout.dynamic;
     let mut count = 0_u32;
@@ -107,6 +107,11 @@ fn count(layout: &Layout<'_>) -> usize {
         && let Ok((header, _)) = pod::from_bytes::<HashHeader<LE>>(bytes)
     {
         count = count.max(header.chain_count.get(LE));
+    }
+    if count > 0 {
+        // Every symbol that the hash tables leave out has a lower index than those in them; a large library has
+        // a million relocations.
+        return count as usize;
     }
     for range in [&dynamic.relocations, &dynamic.plt_relocations] {
         for relocation in entries::<Rela64<LE>>(layout, range.clone()) {
