@@ -38,8 +38,8 @@ const FREE_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two decisions about the sampling interval.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The same in a flood of events. CPU clocks of processes are too coarse for less.
-const MIN_WINDOW: Duration = Duration::from_millis(20);
+/// The same in a flood of events, which may take half of the program's time until then.
+const MIN_WINDOW: Duration = Duration::from_millis(5);
 /// CPU time in nanoseconds that an event is assumed to cost the program until one was timed.
 const EVENT_NS: f64 = 300.0;
 /// Timed allocations that suffice to estimate the cost of an event.

@@ -15,9 +15,9 @@ use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
 /// Part of the overhead limit for following allocations: samples and windows have the rest.
 const PART_OF_ALL: f64 = 0.4;
 /// CPU time that may be spent before the share has earned it, in nanoseconds.
-const ADVANCE_NS: f64 = 10e6;
+const ADVANCE_NS: f64 = 6e6;
 /// Part of that time for which every block is reported.
-const EVERY_BLOCK_NS: f64 = 5e6;
+const EVERY_BLOCK_NS: f64 = 4e6;
 /// Cost in nanoseconds of a block that is not reported: a few instructions at its allocation and at its
 /// free, and the cache lines that they read.
 const UNREPORTED_BLOCK_NS: f64 = 24.0;
@@ -27,7 +27,7 @@ const MIN_SHARE_FOR_REPORTED_BLOCKS: f64 = 0.25;
 const PART_OF_ADVANCE: f64 = 0.25;
 /// Cost of events at which a window ends early: at the full length of the window a flood would have cost
 /// many times the share.
-const FLOOD_NS: f64 = 3e6;
+const FLOOD_NS: f64 = 1.5e6;
 /// Consecutive windows that must permit a shorter interval before it is set.
 const CALM_WINDOWS: u32 = 10;
 /// Part of the share that reporting every block may cost before that is resumed.
