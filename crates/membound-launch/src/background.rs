@@ -153,7 +153,13 @@ impl Unfinished {
     }
 }
 
+/// Sleeps for `time`, or until programs have ended.
+pub(crate) fn sleep(time: Duration) {
+    UNFINISHED.sleep(time);
+}
+
 /// A plan that is being made in the background.
+#[derive(Debug)]
 pub(crate) struct Planning(Arc<UnfinishedFile>);
 
 impl Planning {

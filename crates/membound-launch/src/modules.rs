@@ -5,9 +5,8 @@ mod kept;
 mod later;
 mod loaded;
 
-use std::fs::Metadata;
+use std::collections::VecDeque;
 use std::ops::{Deref, Range};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,10 +18,12 @@ use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 pub use self::kept::plan;
+pub(crate) use self::loaded::in_order_of_loading;
 use crate::allocators::Allocators;
-use crate::background;
+use crate::background::{self, Planning};
 use crate::cache::Cache;
 use crate::elf::Headers;
+use crate::identities::FileKey;
 use crate::live::Doorbells;
 use crate::marks::{self, RequestsBy};
 
@@ -234,6 +235,11 @@ impl ModulePlan {
         self.headers.bytes(&self.file, address, length)
     }
 
+    /// Bytes of its text.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        self.headers.text_bytes()
+    }
+
     /// Its unwind table; empty if the file has no unwind information.
     pub(crate) fn unwind_table(&self) -> Vec<u8> {
         let bytes: &[u8] = &self.file;
@@ -275,37 +281,39 @@ impl Loaded {
     }
 }
 
-/// Identifies a file, and distinguishes its versions before and after a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileKey {
-    device: u64,
-    inode: u64,
-    length: u64,
-    changed_ns: i128,
-}
-
-impl FileKey {
-    fn of(found: &Metadata) -> Self {
-        Self {
-            device: found.dev(),
-            inode: found.ino(),
-            length: found.len(),
-            changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
-        }
-    }
-}
-
 type Slot = Arc<OnceLock<Arc<ModulePlan>>>;
+
+/// A file that is planned while its programs run. When dropped, it no longer counts as being planned.
+#[derive(Debug)]
+struct LateFile {
+    plans: Arc<Plans>,
+    key: FileKey,
+    slot: Slot,
+    path: PathBuf,
+    headers: Headers,
+    bytes: Option<Mmap>,
+    planning: Planning,
+}
+
+/// Small files that wait for their plans.
+#[derive(Debug, Default)]
+struct Queue {
+    files: VecDeque<LateFile>,
+    /// True while a thread plans them.
+    has_thread: bool,
+}
 
 /// State for planning files while their programs run.
 #[derive(Debug)]
 struct Later {
-    /// Bytes of text above which a file is planned later.
-    large_text_bytes: u64,
+    /// Bytes of text that are planned while a program waits, in all its files together.
+    text_at_start: u64,
     /// Rung when a file has been planned.
     doorbells: Arc<Doorbells>,
     /// Files that are being planned, with their identities as soon as these are known.
     pending: Mutex<FxHashMap<FileKey, Option<Identity>>>,
+    /// Small files that one thread plans one after the other.
+    queue: Mutex<Queue>,
     /// Signals that a file has left `pending`, or that its identity is known.
     changed: Condvar,
     /// Number of files that were planned so far.
@@ -337,7 +345,7 @@ pub(crate) struct Plans {
     /// neighbours, are analysed.
     around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
-    /// Set if large files are planned while their programs run.
+    /// Set if some files are planned while their programs run.
     later: Option<Later>,
     /// Files with chosen plans: the original file, the options, and the module.
     derived: Mutex<Vec<Derived>>,
@@ -379,11 +387,5 @@ impl Plans {
     /// True if programs go on while modules that they load are planned and patched.
     pub(crate) const fn is_deferring(&self) -> bool {
         self.later.is_some()
-    }
-
-    /// True if a file has so much text that no program waits for its analysis.
-    pub(crate) fn is_large(&self, module: &ModulePlan) -> bool {
-        let later = self.later.as_ref();
-        later.is_some_and(|later| module.headers.text_bytes() > later.large_text_bytes)
     }
 }

@@ -57,10 +57,10 @@ pub struct Options {
     pub revision: String,
     /// Whether patches change while programs run.
     pub live: Live,
-    /// Bytes of text above which a file that was never planned is planned while its programs run; `None`:
-    /// programs wait for every file, also for those that they open later. What such a file does before it
-    /// is patched is not observed.
-    pub large_text_bytes: Option<u64>,
+    /// Bytes of text, in all its files that were never planned, for whose plans a program waits; the others are
+    /// planned while it runs. `None`: programs wait for every file, also for those that they open later. What a file
+    /// does before it is patched is not observed.
+    pub text_at_start: Option<u64>,
     /// Which processes of short-lived executables are patched. With timer samples or a harvest, all are.
     pub short_lived: ShortLived,
     /// Mean number of executions between two samples of a site.
@@ -467,8 +467,8 @@ fn server(options: Options, presence: Agent) -> Server {
         plans = plans.wrapping(Allocators::new(&objects.others));
     }
     let doorbells = Arc::new(Doorbells::default());
-    if let Some(large_text_bytes) = options.large_text_bytes {
-        plans = plans.deferring(large_text_bytes, Arc::clone(&doorbells));
+    if let Some(text_at_start) = options.text_at_start {
+        plans = plans.deferring(text_at_start, Arc::clone(&doorbells));
     }
     let mut server = Server::new(
         Arc::new(plans),

@@ -3,9 +3,9 @@
 //! A table stays mapped in a process: a thread may be reading it when its module is unloaded, and it is
 //! used again when the module is loaded again.
 //!
-//! Bringing the tables of large files into memory takes tens of milliseconds, for which no program is held:
-//! its control thread registers them after it has run for a while. Until then call chains end in such
-//! files.
+//! Bringing the tables of two hundred files, or of one large file, into memory takes tens of milliseconds, for
+//! which no program is held: its control thread registers them after it has run for a while. Until then call
+//! chains end in such files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::conversation::{Conversation, Failure};
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memfd;
-use crate::modules::{Loaded, ModulePlan, Plans};
+use crate::modules::{Loaded, ModulePlan, Plans, in_order_of_loading};
 use crate::orders::Part;
 use crate::process_key::ProcessKey;
 
@@ -34,6 +34,8 @@ const VDSO: &str = "[vdso]";
 
 /// Bytes from which a table gets a file of its own.
 const LARGE_BYTES: usize = 256 << 10;
+/// Bytes of text for which a program gets tables before it starts, all files together.
+const TEXT_AT_START: u64 = 4 << 20;
 
 type Bytes = Arc<Vec<u8>>;
 
@@ -67,8 +69,8 @@ type TableOnce = Arc<OnceLock<Table>>;
 /// Which tables a program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those of small files, and those in memory already.
-    AtHand,
+    /// Those of [`TEXT_AT_START`], and large ones that are in memory already.
+    AtStart,
     All,
 }
 
@@ -149,7 +151,7 @@ impl Unwinding {
         });
         // Later is possible only with a control thread.
         let which = match plans.is_deferring() {
-            true => Which::AtHand,
+            true => Which::AtStart,
             false => Which::All,
         };
         self.update(plans, conversation, maps, key, loaded, which)
@@ -166,7 +168,7 @@ impl Unwinding {
     /// Makes the tables of the modules of a process.
     pub(crate) fn prepare(&self, plans: &Plans, loaded: &[Loaded]) {
         for loaded in loaded {
-            self.of_module(plans, &loaded.module, Which::All);
+            self.of_module(plans, &loaded.module);
         }
     }
 
@@ -189,11 +191,12 @@ impl Unwinding {
                 Process::default()
             }
         };
-        let texts = self.texts(plans, conversation, maps, loaded, which);
-        process.is_owed = which == Which::AtHand
-            && loaded
-                .iter()
-                .any(|loaded| self.of_module(plans, &loaded.module, which).is_none());
+        let given: Vec<&Loaded> = match which {
+            Which::All => loaded.iter().collect(),
+            Which::AtStart => self.at_start(loaded),
+        };
+        process.is_owed = given.len() < loaded.len();
+        let texts = self.texts(plans, conversation, maps, &given);
         let wanted = |source: &Source, range: &Range<u64>| {
             texts
                 .iter()
@@ -231,14 +234,29 @@ impl Unwinding {
         Ok(())
     }
 
+    /// The modules whose tables a program gets before it starts: as many as fit into [`TEXT_AT_START`], the
+    /// executable first, then libraries in the order in which the loader has mapped them, and those whose tables
+    /// are files already.
+    fn at_start<'a>(&self, loaded: &'a [Loaded]) -> Vec<&'a Loaded> {
+        let mut text_left = TEXT_AT_START;
+        let is_given = |loaded: &&Loaded| {
+            if matches!(self.once_of(&loaded.module).get(), Some(Table::Large(..))) {
+                return true;
+            }
+            let rest = text_left.checked_sub(loaded.module.text_bytes());
+            text_left = rest.unwrap_or(text_left);
+            rest.is_some()
+        };
+        in_order_of_loading(loaded).filter(is_given).collect()
+    }
+
     /// The texts that need a table, from the loaded modules.
     fn texts(
         &self,
         plans: &Plans,
         conversation: &Conversation,
         maps: &[Mapping],
-        loaded: &[Loaded],
-        which: Which,
+        loaded: &[&Loaded],
     ) -> Vec<Text> {
         let first_page = |range: Range<u64>| range.start & !(PAGE - 1)..range.end;
         let agent = Text {
@@ -251,12 +269,10 @@ impl Unwinding {
             range: map.range.clone(),
             table: of_vdso(),
         });
-        let modules = loaded.iter().filter_map(|loaded| {
-            Some(Text {
-                source: Source::Module(Arc::clone(&loaded.module)),
-                range: first_page(loaded.span()),
-                table: self.of_module(plans, &loaded.module, which)?,
-            })
+        let modules = loaded.iter().map(|loaded| Text {
+            source: Source::Module(Arc::clone(&loaded.module)),
+            range: first_page(loaded.span()),
+            table: self.of_module(plans, &loaded.module),
         });
         std::iter::once(agent)
             .chain(vdso)
@@ -289,14 +305,11 @@ impl Unwinding {
         Ok(file)
     }
 
-    /// The table of a module; `None` if it is not at hand and is not to be made now.
-    fn of_module(&self, plans: &Plans, module: &Arc<ModulePlan>, which: Which) -> Option<Table> {
+    /// The table of a module, which is made if there is none.
+    fn of_module(&self, plans: &Plans, module: &Arc<ModulePlan>) -> Table {
         let once = self.once_of(module);
-        if which == Which::AtHand && once.get().is_none() && plans.is_large(module) {
-            return None;
-        }
-        let table = once.get_or_init(|| Table::of(plans.unwind_table(module)));
-        Some(table.clone())
+        once.get_or_init(|| Table::of(plans.unwind_table(module)))
+            .clone()
     }
 
     /// The place for the table of a module. Many processes of one program may ask at the same moment: one of

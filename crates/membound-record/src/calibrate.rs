@@ -252,7 +252,7 @@ pub fn calibrate(
         cache: request.cache,
         revision: request.revision,
         live: Live::On,
-        large_text_bytes: None,
+        text_at_start: None,
         short_lived: ShortLived::All,
         period: PERIOD,
         recording: Some(Recording {

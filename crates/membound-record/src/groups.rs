@@ -8,7 +8,7 @@ use std::sync::Arc;
 use membound_launch::{Choice, Pace};
 use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{Body, Hooks, Options, Sites as Places};
-use membound_rewrite::stall::{Code, CodeBlock};
+use membound_rewrite::stall::CodeBlock;
 use membound_run::{ModuleId, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -151,7 +151,8 @@ impl Group {
         module: Arc<CodeModule>,
         sites: Vec<(u64, SiteId)>,
     ) -> Option<Self> {
-        let file = module.code().and_then(Code::identity)?;
+        module.code()?;
+        let file = module.identity()?;
         Some(Self {
             function,
             module,

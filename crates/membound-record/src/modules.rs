@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use membound_launch::{Headers, Mapping};
+use membound_launch::{Headers, Mapping, remembered_identity};
+use membound_rewrite::image::Identity;
 use membound_rewrite::stall::Code;
 use membound_run::{ModuleId, ModuleKind, ProcessId};
 use membound_symbolize::{Frames, Symbols};
@@ -99,6 +100,13 @@ impl CodeModule {
         self.read_code().as_ref().ok()
     }
 
+    /// The identity of the file, if its code was decoded.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let code = self.code.get()?.as_ref().ok()?;
+        let remembered = self.file.as_ref().and_then(remembered_identity);
+        remembered.or_else(|| code.identity())
+    }
+
     /// Why its code could not be decoded; `None` if it could, and if it was never requested.
     pub(crate) fn why_no_code(&self) -> Option<&str> {
         self.code.get()?.as_ref().err().map(String::as_str)
@@ -172,15 +180,13 @@ impl CodeModule {
 
     /// The row of the module; the identity is filled in only if the code was decoded.
     pub(crate) fn row(&self) -> membound_run::Module {
-        use membound_rewrite::image::Identity;
         let hex = |bytes: &[u8]| {
             bytes
                 .iter()
                 .map(|byte| format!("{byte:02x}"))
                 .collect::<String>()
         };
-        let code = self.code.get().and_then(|code| code.as_ref().ok());
-        let (build_id, text_hash) = match code.and_then(Code::identity) {
+        let (build_id, text_hash) = match self.identity() {
             Some(Identity::BuildId(id)) => (Some(hex(&id)), None),
             Some(Identity::TextHash(hash)) => (None, Some(hex(&hash))),
             None => (None, None),

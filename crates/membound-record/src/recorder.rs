@@ -35,9 +35,9 @@ const BURST_ACCESSES: u32 = 16_384;
 const BURSTS_ANEW: Duration = Duration::from_millis(50);
 /// Share of the overhead limit that following allocations may use where hot accesses are patched as well.
 const OBJECTS_SHARE: f64 = 0.3;
-/// Bytes of text beyond which a file that was never planned is planned while the program runs instead of
-/// before its start: planning takes about 0.1 s a mebibyte, once a file.
-const LARGE_TEXT_BYTES: u64 = 2 << 20;
+/// Bytes of text, in all its files that were never planned, for whose plans a program waits: it takes about
+/// 10 ms, once a file. What is more is planned while it runs.
+const TEXT_AT_START: u64 = 2 << 20;
 /// Poll interval of [`Recorder::wait_attached`].
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -491,7 +491,7 @@ impl Parts {
             cache: options.cache.clone(),
             revision: options.revision.clone(),
             live: Live::On,
-            large_text_bytes: options.harvest.is_none().then_some(LARGE_TEXT_BYTES),
+            text_at_start: options.harvest.is_none().then_some(TEXT_AT_START),
             short_lived: ShortLived::OF_RECORDINGS,
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {

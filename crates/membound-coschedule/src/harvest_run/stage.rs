@@ -545,7 +545,7 @@ fn session_options(
         cache: environment.patch_plans(),
         revision: environment.revision.clone(),
         live,
-        large_text_bytes: None,
+        text_at_start: None,
         short_lived: ShortLived::All,
         period: 1,
         recording: None,

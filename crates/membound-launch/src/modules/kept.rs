@@ -23,22 +23,15 @@ pub(super) struct Planned {
 }
 
 impl Plans {
-    /// True if all results are on disk for which a program would have to wait.
+    /// True if results are on disk that are stored after all others for which a program would have to wait. (Where
+    /// others are missing, as they are after an eviction, it waits.)
     pub(super) fn keeps(&self, path: &Path, identity: &Identity) -> bool {
         let Some(cache) = &self.cache else {
             return false;
         };
-        let mut options = self.options.clone();
-        if let Some(allocators) = &self.allocators {
-            let kept = cache.get(&self.wrapped_key(allocators, path, identity));
-            let Some(wrapped) = kept.and_then(|bytes| allocators::from_bytes(bytes.as_ref()))
-            else {
-                return false;
-            };
-            options.wrapped.extend(wrapped);
-        }
+        let has_wrapped = |allocators| cache.holds(&self.wrapped_key(allocators, path, identity));
         cache.holds(&self.key_of(identity, "unwind"))
-            && cache.holds(&key(identity, &options, &self.revision_of(identity)))
+            && self.allocators.as_ref().is_none_or(has_wrapped)
     }
 
     /// What distinguishes results about a file beside its identity and the options: this version of the

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use membound_rewrite::image::{self, Identity, Image};
+use membound_rewrite::image::{self, Identity};
 use memmap2::Mmap;
 
-use super::{Bytes, FileKey, Loaded, ModulePlan, Plans};
+use super::later::WaitsFor;
+use super::{Bytes, Loaded, ModulePlan, Plans};
 use crate::elf::{self, Headers};
+use crate::identities::{self, FileKey};
 use crate::maps::Mapping;
 
 impl Plans {
@@ -48,13 +50,18 @@ impl Plans {
                 known.map_or_else(OnceLock::new, OnceLock::from)
             })
             .collect();
+        let indices: Vec<usize> = (0..files.len()).collect();
         let is_new = |index: &usize| modules[*index].get().is_none();
-        let new: Vec<usize> = (0..files.len()).filter(is_new).collect();
+        let new: Vec<usize> = in_order_of_loading(&indices)
+            .copied()
+            .filter(is_new)
+            .collect();
         let next = AtomicUsize::new(0);
+        let waits = self.waits_for();
         let open = || {
             while let Some(&index) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (name, _, of_file) = &files[index];
-                if let Some(module) = self.open(pid, name, of_file[0]) {
+                if let Some(module) = self.open(pid, name, of_file[0], &waits) {
                     let _ = modules[index].set(module);
                 }
             }
@@ -109,20 +116,31 @@ impl Plans {
     }
 
     /// The file behind `map`, if it is still the one that was mapped.
-    fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<ModulePlan>> {
+    fn open(
+        self: &Arc<Self>,
+        pid: u32,
+        name: &OsStr,
+        map: &Mapping,
+        waits: &WaitsFor,
+    ) -> Option<Arc<ModulePlan>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
             // Only the inode: some file systems show another device number here than in `maps`.
             if file.metadata().ok()?.ino() != map.inode {
                 return None;
             }
-            self.of(Path::new(name), &file).ok().flatten()
+            self.of(Path::new(name), &file, waits).ok().flatten()
         })
     }
 
     /// The file with its plan; waits for a plan that is being made. `None` if it is no ELF file, or if it
     /// is planned later.
-    fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<ModulePlan>>> {
+    fn of(
+        self: &Arc<Self>,
+        path: &Path,
+        file: &File,
+        waits: &WaitsFor,
+    ) -> io::Result<Option<Arc<ModulePlan>>> {
         let found = file.metadata()?;
         let key = FileKey::of(&found);
         if found.len() == 0 || !found.is_file() {
@@ -139,12 +157,12 @@ impl Plans {
         if let Some(module) = slot.get() {
             return Ok(Some(Arc::clone(module)));
         }
-        if self.is_for_later(path, &headers, &bytes) {
+        if self.is_for_later((path, &key), &headers, &bytes, waits) {
             self.plan_later(key, slot, path.to_owned(), headers, bytes);
             return Ok(None);
         }
         let module = slot.get_or_init(|| {
-            let identity = Image::identify(&bytes);
+            let identity = identities::of(&key, &bytes, self.cache.as_ref());
             self.module(path, headers, bytes, identity, false)
         });
         Ok(Some(Arc::clone(module)))
@@ -177,6 +195,13 @@ impl Plans {
             false => module,
         })
     }
+}
+
+/// What is `by_address` in a process, in the order in which its parts were mapped: the executable is at the lowest
+/// addresses, and the loader maps each library below those before it.
+pub(crate) fn in_order_of_loading<T>(by_address: &[T]) -> impl Iterator<Item = &T> {
+    let libraries = by_address.get(1..).unwrap_or_default();
+    by_address.first().into_iter().chain(libraries.iter().rev())
 }
 
 /// Paths of a file that a process calls `name`: in the process's root directory, and in this process's.

@@ -70,7 +70,7 @@ impl Fixture {
             cache: None,
             revision: String::new(),
             live: Live::Off,
-            large_text_bytes: None,
+            text_at_start: None,
             short_lived: ShortLived::All,
             period: 100,
             recording: None,

@@ -27,7 +27,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         cache: settings::cache(&args.options),
         revision: launching::revision(),
         live: args.churn.map_or(Live::Off, |_| Live::On),
-        large_text_bytes: None,
+        text_at_start: None,
         short_lived: ShortLived::All,
         period: settings::PERIOD,
         recording: settings::recording(args.options.body),
