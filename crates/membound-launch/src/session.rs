@@ -38,7 +38,7 @@ use crate::short_lived::{Draw, ShortLived};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing, Timers};
 use crate::trials::{Held, Holding};
-use crate::unwind::Unwinding;
+use crate::unwind::{self, Unwinding};
 use crate::withdrawn::YieldPlace;
 use crate::{slice, spawn};
 
@@ -480,6 +480,7 @@ fn server(options: Options, presence: Agent) -> Server {
     );
     if options.objects.is_some() || options.timers.is_some() {
         server.unwinding = Some(Unwinding::default());
+        unwind::prepare_own();
     }
     if options.timers.is_none() && options.harvest.is_none() {
         server.draw = Draw::new(options.short_lived);

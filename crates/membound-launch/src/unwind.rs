@@ -397,6 +397,18 @@ fn map_file(
     })
 }
 
+/// Makes the tables that every program needs, in the background: that takes a millisecond, which the first program
+/// needs to load its libraries.
+pub(crate) fn prepare_own() {
+    let make = || {
+        of_agent();
+        of_vdso();
+    };
+    // Without a thread the first program waits for them.
+    let thread = std::thread::Builder::new().name("preparing".to_owned());
+    let _ = thread.spawn(make);
+}
+
 /// The table of this process's vDSO, which every process has.
 fn of_vdso() -> Table {
     static TABLE: OnceLock<Table> = OnceLock::new();

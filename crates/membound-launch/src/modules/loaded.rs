@@ -18,6 +18,12 @@ use crate::elf::{self, Headers};
 use crate::identities::{self, FileKey};
 use crate::maps::Mapping;
 
+/// A file that a process has mapped: its name, and the mappings of its text.
+struct MappedFile<'a> {
+    name: &'a OsStr,
+    maps: Vec<&'a Mapping>,
+}
+
 impl Plans {
     /// The modules of a process that can be inspected, in the order of addresses; `pid` is used to open
     /// files by paths that only that process sees. Files are planned in parallel.
@@ -27,41 +33,57 @@ impl Plans {
         maps: &[Mapping],
         agent: &Range<u64>,
     ) -> Vec<Loaded> {
-        let mut files: Vec<(&OsStr, u64, Vec<&Mapping>)> = Vec::new();
-        for map in maps {
-            if !map.executable || !map.file() || agent.contains(&map.range.start) {
+        let files = mapped_files(maps, agent);
+        let modules = self.modules(pid, &files);
+        let mut loaded: Vec<Loaded> = Vec::new();
+        for (module, file) in modules.into_iter().zip(files) {
+            let Some(module) = module.into_inner() else {
                 continue;
-            }
-            match files
-                .iter_mut()
-                .find(|(name, inode, _)| *inode == map.inode && *name == map.name.as_os_str())
-            {
-                Some((_, _, of_file)) => of_file.push(map),
-                None => files.push((&map.name, map.inode, vec![map])),
+            };
+            for map in file.maps {
+                let Some(bias) = module.headers.bias(map) else {
+                    continue;
+                };
+                let here = Loaded {
+                    module: Arc::clone(&module),
+                    bias,
+                };
+                let known = loaded
+                    .iter()
+                    .any(|other| Arc::ptr_eq(&other.module, &module) && other.bias == bias);
+                if !known && !exposed(maps, &here.span()) {
+                    loaded.push(here);
+                }
             }
         }
-        // Threads are started for new files only: a program that opens and closes objects all the time
-        // comes here each time. Some programs load two hundred files, and starting a thread takes as long
-        // as reading a stored plan.
+        loaded
+    }
+
+    /// The modules of these files, those that can be inspected and are not planned later.
+    ///
+    /// Threads are started for new files only: a program that opens and closes objects all the time comes here each
+    /// time. Some programs load two hundred files, and starting a thread takes as long as reading a stored plan.
+    fn modules(
+        self: &Arc<Self>,
+        pid: u32,
+        files: &[MappedFile<'_>],
+    ) -> Vec<OnceLock<Arc<ModulePlan>>> {
+        let known = |file: &MappedFile<'_>| self.known(pid, file.name, file.maps[0]);
         let modules: Vec<OnceLock<Arc<ModulePlan>>> = files
             .iter()
-            .map(|(name, _, of_file)| {
-                let known = self.known(pid, name, of_file[0]);
-                known.map_or_else(OnceLock::new, OnceLock::from)
-            })
+            .map(|file| known(file).map_or_else(OnceLock::new, OnceLock::from))
             .collect();
         let indices: Vec<usize> = (0..files.len()).collect();
-        let is_new = |index: &usize| modules[*index].get().is_none();
         let new: Vec<usize> = in_order_of_loading(&indices)
             .copied()
-            .filter(is_new)
+            .filter(|index| modules[*index].get().is_none())
             .collect();
         let next = AtomicUsize::new(0);
         let waits = self.waits_for();
         let open = || {
             while let Some(&index) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (name, _, of_file) = &files[index];
-                if let Some(module) = self.open(pid, name, of_file[0], &waits) {
+                let file = &files[index];
+                if let Some(module) = self.open(pid, file.name, file.maps[0], &waits) {
                     let _ = modules[index].set(module);
                 }
             }
@@ -79,28 +101,7 @@ impl Plans {
             }
             open();
         });
-        let mut loaded: Vec<Loaded> = Vec::new();
-        for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
-            let Some(module) = module.into_inner() else {
-                continue;
-            };
-            for map in of_file {
-                let Some(bias) = module.headers.bias(map) else {
-                    continue;
-                };
-                let here = Loaded {
-                    module: Arc::clone(&module),
-                    bias,
-                };
-                let known = loaded
-                    .iter()
-                    .any(|other| Arc::ptr_eq(&other.module, &module) && other.bias == bias);
-                if !known && !exposed(maps, &here.span()) {
-                    loaded.push(here);
-                }
-            }
-        }
-        loaded
+        modules
     }
 
     /// The file behind `map`, if it was planned before.
@@ -195,6 +196,26 @@ impl Plans {
             false => module,
         })
     }
+}
+
+/// The files whose text a process has mapped, the agent's own left out.
+fn mapped_files<'a>(maps: &'a [Mapping], agent: &Range<u64>) -> Vec<MappedFile<'a>> {
+    let mut files: Vec<MappedFile<'a>> = Vec::new();
+    for map in maps {
+        if !map.executable || !map.file() || agent.contains(&map.range.start) {
+            continue;
+        }
+        let is_same =
+            |file: &&mut MappedFile<'_>| file.maps[0].inode == map.inode && file.name == map.name;
+        match files.iter_mut().find(is_same) {
+            Some(file) => file.maps.push(map),
+            None => files.push(MappedFile {
+                name: &map.name,
+                maps: vec![map],
+            }),
+        }
+    }
+    files
 }
 
 /// What is `by_address` in a process, in the order in which its parts were mapped: the executable is at the lowest

@@ -107,7 +107,6 @@ impl Server {
         self.name_trampolines(conversation, Moment::Start)
     }
 
-    /// Gives a new program rings. If that fails it runs without them, and its records are missing.
     /// Why a process that may use little memory is not patched. Patches alone take little.
     fn limited(&self, path: &Path, key: ProcessKey) -> Option<Unpatched> {
         const OF_RECORDS: u64 = 130 << 20;
@@ -123,6 +122,7 @@ impl Server {
         program::limited(path, of_process, agents)
     }
 
+    /// Gives a new program rings. If that fails it runs without them, and its records are missing.
     fn begin_records(
         &self,
         conversation: &Conversation,
