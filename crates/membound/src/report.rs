@@ -109,7 +109,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Estimate the stall on another machine: its profile, or one of amd-zen4-guest amd-zen5-guest
-    /// intel-knl-ddr intel-knl-mcdram sgi-origin2000. May be repeated.
+    /// intel-emerald-rapids-guest intel-knl-ddr intel-knl-mcdram sgi-origin2000. May be repeated.
     #[arg(long, value_name = "PROFILE")]
     machine: Vec<PathBuf>,
 }

@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Bundled profiles of machines on which the field was run, each with its processors' microarchitecture.
-pub(super) const MACHINES: [(&str, &str); 2] =
-    [("amd-zen4-guest", "Zen 4"), ("amd-zen5-guest", "Zen 5")];
+pub(super) const MACHINES: [(&str, &str); 3] = [
+    ("amd-zen4-guest", "Zen 4"),
+    ("amd-zen5-guest", "Zen 5"),
+    ("intel-emerald-rapids-guest", "Raptor Cove (Emerald Rapids)"),
+];
 
 /// Findings of a profile of an entry.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use membound_types::MachineProfile;
 
 /// Names and documents of the machines.
-const MACHINES: [(&str, &str); 5] = [
+const MACHINES: [(&str, &str); 6] = [
     (
         "amd-zen4-guest",
         include_str!("../../machines/amd-zen4-guest.json"),
@@ -15,6 +15,10 @@ const MACHINES: [(&str, &str); 5] = [
     (
         "amd-zen5-guest",
         include_str!("../../machines/amd-zen5-guest.json"),
+    ),
+    (
+        "intel-emerald-rapids-guest",
+        include_str!("../../machines/intel-emerald-rapids-guest.json"),
     ),
     (
         "intel-knl-ddr",
