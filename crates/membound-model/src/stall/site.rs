@@ -173,9 +173,9 @@ impl Stall {
                 let exposed =
                     work.map(|work| work.exposed(stall, time_ns, executed, costs.core_hz));
                 let stall = exposed.unwrap_or(stall);
-                let beyond = beyond_cached_loop(evidence, executed)
-                    .filter(|beyond| is_better_known(evidence, *beyond, stall));
-                (beyond.unwrap_or(stall), levels)
+                let beyond = beyond_cached_loop(evidence, executed);
+                let stall = beyond.map_or(stall, |beyond| in_loop(evidence, beyond, stall));
+                (stall, levels)
             }
             (None, Some(mixture)) => {
                 let share = mixture.excess_ns.value / mixture.mean_ns.value.max(costs.l1_ns);
@@ -253,23 +253,32 @@ fn prefetched(time_ns: f64, executed: Executed, costs: &Costs) -> (Estimate, ByL
     (stall, levels)
 }
 
-/// True if the stall `beyond` a loop's time in the first cache is more certain than `stall`, which is what is known
-/// of the site alone.
+/// The stall of a site by what its loop took `beyond` its time in the first cache, and by what is known of the site alone,
+/// `stall`.
 ///
 /// Prefetchers hide the latencies of streams. Timed accesses show what they wait for: if they found their data
-/// near, the rest of the time is rather that of a loop that begins anew after a few iterations, unless it is known to
-/// have many: then an access that is timed alone, behind a fence, waits less than many in a row, for translation above all.
-fn is_better_known(evidence: &Evidence<'_>, beyond: Estimate, stall: Estimate) -> bool {
+/// near, the rest of the time is rather that of a loop that begins anew after a few iterations. In a loop that is known to
+/// have many iterations, an access that is timed alone, behind a fence, waits less than many in a row, for translation
+/// above all; and a loop that was measured on a busy core seems to wait less, too. So the wait there is at least the
+/// longer of both.
+fn in_loop(evidence: &Evidence<'_>, beyond: Estimate, stall: Estimate) -> Estimate {
     let is_long = evidence.cached_loop.is_some_and(|it| it.is_long());
-    match (evidence.stream, evidence.mixture) {
+    let is_better_known = match (evidence.stream, evidence.mixture) {
         (Some(stream), _) => is_long || stream.served != Served::L1,
-        (None, Some(_)) if is_long && beyond.low > stall.low => true,
+        (None, Some(_)) if is_long => {
+            return Estimate::new(
+                beyond.value.max(stall.value),
+                beyond.low.max(stall.low),
+                beyond.high.max(stall.high),
+            );
+        }
         (None, Some(_)) => {
             let agree = beyond.low <= stall.high && stall.low <= beyond.high;
             agree && beyond.width() < stall.width()
         }
         (None, None) => true,
-    }
+    };
+    if is_better_known { beyond } else { stall }
 }
 
 /// A site's stall by the time of its loop in the first cache, if that is known.

@@ -685,6 +685,20 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     assert_eq!(of((0.3, Some(8.0)), None, None), without);
     let long = of((0.3, Some(1000.0)), None, None);
     assert!((long.value - 2.5e9).abs() < 1e6, "{long:?}");
+    // Also where its time in the first cache is known so badly that it may not wait at all.
+    let evidence = Evidence {
+        cached_loop: Some(CachedLoop {
+            iteration_ns: Estimate::new(0.3, 0.25, 0.9),
+            loop_ns: 8e9,
+            waiting_ns: 8e9,
+            iterations: Some(1000.0),
+        }),
+        ..evidence
+    };
+    let badly_known = Stall::of(&evidence, &COSTS).stall_ns;
+    assert!((badly_known.value - 2.5e9).abs() < 1e6, "{badly_known:?}");
+    assert!(badly_known.high > badly_known.value, "{badly_known:?}");
+    assert!(badly_known.low <= without.low, "{badly_known:?}");
     // The same holds of lines that are near whenever they are timed, because they were fetched in advance.
     let near = Some(Served::L1);
     let short = of((0.3, Some(8.0)), near, None);
