@@ -32,6 +32,8 @@ const DELAY_WHERE_SHORT: u32 = 2;
 /// Longest delay. Exchanges that need the plan wait for it too, for some seconds before they are given
 /// up.
 const MAX_WAIT_WHERE_SHORT: Duration = Duration::from_secs(2);
+/// Run time of a program after which work begins for which it was not held. Many programs end before.
+pub(crate) const BEGINS_AFTER: Duration = Duration::from_millis(50);
 /// Interval between two checks whether programs still lack processors.
 const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 

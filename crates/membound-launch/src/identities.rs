@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use membound_rewrite::image::{self, Identity, Image};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::cache::Cache;
 
@@ -24,7 +24,7 @@ pub(crate) struct FileKey {
 type Hash = [u8; 32];
 
 /// Hashes that this process has computed or read.
-static HASHES: Mutex<Option<FxHashMap<FileKey, Hash>>> = Mutex::new(None);
+static HASHES: Mutex<FxHashMap<FileKey, Hash>> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
 
 impl FileKey {
     pub(crate) fn of(found: &Metadata) -> Self {
@@ -61,18 +61,15 @@ pub(crate) fn at_once(
     Ok(build_id.or_else(|| remembered(key, cache).map(Identity::TextHash)))
 }
 
-/// The identity of a file with these bytes.
+/// The identity of a file with these bytes, which is not known [`at_once`]; it is remembered.
 ///
 /// # Errors
 /// If the file is malformed or of a kind that is not patched.
-pub(crate) fn of(
+pub(crate) fn compute(
     key: &FileKey,
     bytes: &[u8],
     cache: Option<&Cache>,
 ) -> Result<Identity, image::Error> {
-    if let Some(known) = at_once(key, bytes, cache)? {
-        return Ok(known);
-    }
     let identity = Image::identify(bytes)?;
     if let Identity::TextHash(hash) = identity {
         remember(key, hash);
@@ -90,20 +87,22 @@ pub fn remembered_identity(file: &File) -> Option<Identity> {
     remembered(&key, None).map(Identity::TextHash)
 }
 
-fn hashes() -> MutexGuard<'static, Option<FxHashMap<FileKey, Hash>>> {
+fn hashes() -> MutexGuard<'static, FxHashMap<FileKey, Hash>> {
     HASHES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn remember(key: &FileKey, hash: Hash) {
-    hashes().get_or_insert_default().insert(*key, hash);
+    hashes().insert(*key, hash);
 }
 
 fn remembered(key: &FileKey, cache: Option<&Cache>) -> Option<Hash> {
-    if let Some(hash) = hashes().as_ref().and_then(|known| known.get(key)) {
-        return Some(*hash);
-    }
-    let kept = cache?.get(&key.name())?;
-    let hash = kept.as_ref().try_into().ok()?;
+    let known = hashes().get(key).copied();
+    known.or_else(|| kept(key, cache?))
+}
+
+/// The hash on disk.
+fn kept(key: &FileKey, cache: &Cache) -> Option<Hash> {
+    let hash = cache.get(&key.name())?.as_ref().try_into().ok()?;
     remember(key, hash);
     Some(hash)
 }
@@ -163,10 +162,10 @@ mod tests {
             changed_ns: 3,
         };
         assert_eq!(at_once(&key, &bytes, Some(&cache)).unwrap(), None);
-        let identity = of(&key, &bytes, Some(&cache)).unwrap();
+        let identity = compute(&key, &bytes, Some(&cache)).unwrap();
         assert!(matches!(identity, Identity::TextHash(_)));
         // Another process has it from disk.
-        hashes().take();
+        hashes().remove(&key);
         assert_eq!(at_once(&key, &bytes, None).unwrap(), None);
         let known = at_once(&key, &bytes, Some(&cache)).unwrap();
         assert_eq!(known, Some(identity));

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 pub use self::kept::plan;
+pub(crate) use self::later::TextBudget;
 pub(crate) use self::loaded::in_order_of_loading;
 use crate::allocators::Allocators;
 use crate::background::{self, Planning};
@@ -283,16 +284,25 @@ impl Loaded {
 
 type Slot = Arc<OnceLock<Arc<ModulePlan>>>;
 
-/// A file that is planned while its programs run. When dropped, it no longer counts as being planned.
+/// A file that is planned while its programs run.
 #[derive(Debug)]
 struct LateFile {
     plans: Arc<Plans>,
-    key: FileKey,
+    pending: Pending,
     slot: Slot,
     path: PathBuf,
     headers: Headers,
-    bytes: Option<Mmap>,
+    bytes: Mmap,
+    /// Its identity, if that is known without reading all text.
+    identity: Option<Identity>,
     planning: Planning,
+}
+
+/// A file that counts as being planned until this is dropped, however planning ends.
+#[derive(Debug)]
+struct Pending {
+    later: Arc<Later>,
+    key: FileKey,
 }
 
 /// Small files that wait for their plans.
@@ -346,7 +356,7 @@ pub(crate) struct Plans {
     around: Vec<(Identity, Vec<u64>)>,
     known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Set if some files are planned while their programs run.
-    later: Option<Later>,
+    later: Option<Arc<Later>>,
     /// Files with chosen plans: the original file, the options, and the module.
     derived: Mutex<Vec<Derived>>,
 }

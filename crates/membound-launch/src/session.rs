@@ -57,9 +57,9 @@ pub struct Options {
     pub revision: String,
     /// Whether patches change while programs run.
     pub live: Live,
-    /// Bytes of text, in all its files that were never planned, for whose plans a program waits; the others are
-    /// planned while it runs. `None`: programs wait for every file, also for those that they open later. What a file
-    /// does before it is patched is not observed.
+    /// Bytes of text for whose plans a program waits, in all its files that were never planned. Files beyond that are
+    /// planned while it runs; what their code does before it is patched is not observed. `None`: programs wait for the
+    /// plans of all files, also of those that they open later.
     pub text_at_start: Option<u64>,
     /// Which processes of short-lived executables are patched. With timer samples or a harvest, all are.
     pub short_lived: ShortLived,

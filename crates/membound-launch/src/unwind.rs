@@ -24,7 +24,7 @@ use crate::conversation::{Conversation, Failure};
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memfd;
-use crate::modules::{Loaded, ModulePlan, Plans, in_order_of_loading};
+use crate::modules::{Loaded, ModulePlan, Plans, TextBudget, in_order_of_loading};
 use crate::orders::Part;
 use crate::process_key::ProcessKey;
 
@@ -238,14 +238,11 @@ impl Unwinding {
     /// executable first, then libraries in the order in which the loader has mapped them, and those whose tables
     /// are files already.
     fn at_start<'a>(&self, loaded: &'a [Loaded]) -> Vec<&'a Loaded> {
-        let mut text_left = TEXT_AT_START;
+        let budget = TextBudget::of(TEXT_AT_START);
         let is_given = |loaded: &&Loaded| {
-            if matches!(self.once_of(&loaded.module).get(), Some(Table::Large(..))) {
-                return true;
-            }
-            let rest = text_left.checked_sub(loaded.module.text_bytes());
-            text_left = rest.unwrap_or(text_left);
-            rest.is_some()
+            let module = &loaded.module;
+            matches!(self.once_of(module).get(), Some(Table::Large(..)))
+                || budget.include(module.text_bytes())
         };
         in_order_of_loading(loaded).filter(is_given).collect()
     }

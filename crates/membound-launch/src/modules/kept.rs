@@ -23,8 +23,8 @@ pub(super) struct Planned {
 }
 
 impl Plans {
-    /// True if results are on disk that are stored after all others for which a program would have to wait. (Where
-    /// others are missing, as they are after an eviction, it waits.)
+    /// True if the results that are stored last are on disk, so that the others were stored, too. A program waits for
+    /// those that were evicted since.
     pub(super) fn keeps(&self, path: &Path, identity: &Identity) -> bool {
         let Some(cache) = &self.cache else {
             return false;

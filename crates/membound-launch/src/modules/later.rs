@@ -1,17 +1,17 @@
 //! Plans files while their programs run, so that no program waits long for them.
 //!
-//! A program waits for the plans of so much text, whether of one file or of two hundred. The others are made when it
+//! A program waits for plans until they are of so much text, in one file or in two hundred. The others are made when it
 //! has run for a while: each large file on a thread of its own, all small ones together on one thread.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use membound_rewrite::image::Identity;
+use membound_rewrite::image::{self, Identity};
 use memmap2::Mmap;
 
-use super::{LateFile, Later, Plans, Queue, Slot};
+use super::{LateFile, Later, Pending, Plans, Queue, Slot};
 use crate::background::{self, Planning};
 use crate::elf::Headers;
 use crate::identities::{self, FileKey};
@@ -19,53 +19,64 @@ use crate::live::Doorbells;
 
 /// Bytes of text above which a file is planned on a thread of its own.
 const LARGE_TEXT: u64 = 2 << 20;
-/// Run time of a program after which its small files are planned. Many programs end before.
-const SMALL_FILES_AFTER: Duration = Duration::from_millis(50);
 
-/// How much planning a program that starts or loads files waits for.
-pub(super) struct WaitsFor {
-    text_left: AtomicU64,
+/// How much text files may have for which a program waits.
+pub(crate) struct TextBudget {
+    left: AtomicU64,
 }
 
-impl WaitsFor {
-    /// True if the program waits for the plan of this much text, too.
-    fn include(&self, text_bytes: u64) -> bool {
+impl TextBudget {
+    /// A budget of so many bytes.
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { left: bytes.into() }
+    }
+
+    /// True if the program waits for a file with this much text, too.
+    pub(crate) fn include(&self, text_bytes: u64) -> bool {
         let spend = |left: u64| left.checked_sub(text_bytes);
-        self.text_left
+        self.left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
             .is_ok()
     }
 }
 
-impl Drop for LateFile {
+impl Pending {
+    /// Notes the identity of the file.
+    fn set(&self, identity: Option<Identity>) {
+        self.later.pending().insert(self.key, identity);
+        self.later.changed.notify_all();
+    }
+}
+
+impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(later) = &self.plans.later {
-            later.pending().remove(&self.key);
-            later.changed.notify_all();
-        }
+        self.later.pending().remove(&self.key);
+        self.later.changed.notify_all();
     }
 }
 
 impl LateFile {
     /// Makes its plan and its unwind table, which is needed at once, and stores both on disk.
-    fn plan(mut self) {
-        self.planning.wait();
-        let (Some(later), Some(bytes)) = (&self.plans.later, self.bytes.take()) else {
-            return;
-        };
-        let identity = identities::of(&self.key, &bytes, self.plans.cache.as_ref());
-        let known = identity.as_ref().ok().cloned();
-        later.pending().insert(self.key, known);
-        later.changed.notify_all();
+    fn plan(self) {
+        let Self {
+            plans,
+            pending,
+            slot,
+            path,
+            headers,
+            bytes,
+            identity,
+            planning,
+        } = self;
+        planning.wait();
+        let compute = || identities::compute(&pending.key, &bytes, plans.cache.as_ref());
+        let identity = identity.map_or_else(compute, Ok);
+        pending.set(identity.as_ref().ok().cloned());
         background::run_short(|| {
-            let make = || {
-                let headers = self.headers.clone();
-                self.plans
-                    .module(&self.path, headers, bytes, identity, true)
-            };
-            self.plans.unwind_table(self.slot.get_or_init(make));
+            let make = || plans.module(&path, headers, bytes, identity, true);
+            plans.unwind_table(slot.get_or_init(make));
         });
-        later.done.fetch_add(1, Ordering::Release);
+        pending.later.done.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -81,28 +92,22 @@ impl Later {
         !std::mem::replace(&mut queue.has_thread, true)
     }
 
-    /// Plans the files in the queue until there are no more.
-    fn plan_queue(&self) {
-        background::sleep(SMALL_FILES_AFTER);
-        loop {
-            let next = {
-                let mut queue = self.queue();
-                let next = queue.files.pop_front();
-                queue.has_thread = next.is_some();
-                next
-            };
-            match next {
-                Some(file) => file.plan(),
-                None => break,
-            }
-        }
-        self.doorbells.ring();
+    /// The next file of the queue; `None` ends the thread that plans them.
+    fn next(&self) -> Option<LateFile> {
+        let mut queue = self.queue();
+        let next = queue.files.pop_front();
+        queue.has_thread = next.is_some();
+        next
     }
 
-    /// Gives up what is in the queue: no thread could be started.
-    fn give_up_queue(&self) {
-        let queue = std::mem::take(&mut *self.queue());
-        drop(queue);
+    /// Plans the files in the queue until there are no more.
+    fn plan_queue(&self) {
+        background::sleep(background::BEGINS_AFTER);
+        while let Some(file) = self.next() {
+            // A file that cannot be planned stays unpatched, and the others are planned all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| file.plan()));
+        }
+        self.doorbells.ring();
     }
 }
 
@@ -119,34 +124,31 @@ impl Plans {
             done: AtomicUsize::new(0),
         };
         Self {
-            later: Some(later),
+            later: Some(Arc::new(later)),
             ..self
         }
     }
 
-    /// How much planning a program waits for.
-    pub(super) fn waits_for(&self) -> WaitsFor {
-        let text_left = self.later.as_ref().map_or(u64::MAX, |it| it.text_at_start);
-        WaitsFor {
-            text_left: text_left.into(),
-        }
+    /// How much text a program waits for.
+    pub(super) fn text_budget(&self) -> TextBudget {
+        TextBudget::of(self.later.as_ref().map_or(u64::MAX, |it| it.text_at_start))
     }
 
     /// True if the program does not wait for this file: with the other files it has too much text, and results that
-    /// it needs are not on disk.
+    /// it needs are not on disk. `identity` is what is known [at once](identities::at_once).
     pub(super) fn is_for_later(
         &self,
-        (path, key): (&Path, &FileKey),
+        path: &Path,
         headers: &Headers,
-        bytes: &[u8],
-        waits: &WaitsFor,
+        identity: &Result<Option<Identity>, image::Error>,
+        budget: &TextBudget,
     ) -> bool {
-        if self.later.is_none() || is_c_library(path) || waits.include(headers.text_bytes()) {
+        if self.later.is_none() || is_c_library(path) || budget.include(headers.text_bytes()) {
             return false;
         }
-        match identities::at_once(key, bytes, self.cache.as_ref()) {
+        match identity {
             Ok(Some(identity)) => {
-                self.around_in(&identity).is_empty() && !self.keeps(path, &identity)
+                self.around_in(identity).is_empty() && !self.keeps(path, identity)
             }
             // Its text would have to be hashed, which takes long as well.
             Ok(None) => true,
@@ -158,11 +160,11 @@ impl Plans {
     /// Plans a file in the background.
     pub(super) fn plan_later(
         self: &Arc<Self>,
-        key: FileKey,
-        slot: Slot,
+        (key, slot): (FileKey, Slot),
         path: PathBuf,
         headers: Headers,
         bytes: Mmap,
+        identity: Option<Identity>,
     ) {
         let Some(later) = &self.later else { return };
         {
@@ -171,33 +173,32 @@ impl Plans {
                 return;
             }
             // So that threads that wait for other files need not wait for this one.
-            let known = identities::at_once(&key, &bytes, self.cache.as_ref());
-            pending.insert(key, known.ok().flatten());
+            pending.insert(key, identity.clone());
         }
         let is_small = headers.text_bytes() <= LARGE_TEXT;
         let file = LateFile {
             plans: Arc::clone(self),
-            key,
+            pending: Pending {
+                later: Arc::clone(later),
+                key,
+            },
             slot,
             path,
             planning: Planning::of(headers.text_bytes()),
             headers,
-            bytes: Some(bytes),
+            bytes,
+            identity,
         };
-        let plans = Arc::clone(self);
         let thread = std::thread::Builder::new().name("preparing".to_owned());
+        let of_thread = Arc::clone(later);
         // Without a thread the files stay unpatched.
         if !is_small {
             let _ = thread.spawn(move || {
                 file.plan();
-                plans.later.iter().for_each(|it| it.doorbells.ring());
+                of_thread.doorbells.ring();
             });
-        } else if later.add(file)
-            && thread
-                .spawn(move || plans.later.iter().for_each(Later::plan_queue))
-                .is_err()
-        {
-            later.give_up_queue();
+        } else if later.add(file) && thread.spawn(move || of_thread.plan_queue()).is_err() {
+            *later.queue() = Queue::default();
         }
     }
 
@@ -251,10 +252,8 @@ mod tests {
 
     #[test]
     fn a_program_waits_for_so_much_text_and_for_its_c_library() {
-        let waits = WaitsFor {
-            text_left: 100.into(),
-        };
-        let included: Vec<bool> = [60, 50, 40, 1].map(|text| waits.include(text)).to_vec();
+        let budget = TextBudget::of(100);
+        let included: Vec<bool> = [60, 50, 40, 1].map(|text| budget.include(text)).to_vec();
         assert_eq!(included, [true, false, true, false]);
         let is = |path: &str| is_c_library(Path::new(path));
         assert!(is("/lib/x86_64-linux-gnu/libc.so.6") && is("/lib/ld-musl-x86_64.so.1"));

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use membound_rewrite::image::{self, Identity};
 use memmap2::Mmap;
 
-use super::later::WaitsFor;
+use super::later::TextBudget;
 use super::{Bytes, Loaded, ModulePlan, Plans};
 use crate::elf::{self, Headers};
 use crate::identities::{self, FileKey};
@@ -59,7 +59,7 @@ impl Plans {
         loaded
     }
 
-    /// The modules of these files, those that can be inspected and are not planned later.
+    /// The module of each file; none where the file cannot be inspected, or is planned later.
     ///
     /// Threads are started for new files only: a program that opens and closes objects all the time comes here each
     /// time. Some programs load two hundred files, and starting a thread takes as long as reading a stored plan.
@@ -79,11 +79,11 @@ impl Plans {
             .filter(|index| modules[*index].get().is_none())
             .collect();
         let next = AtomicUsize::new(0);
-        let waits = self.waits_for();
+        let budget = self.text_budget();
         let open = || {
             while let Some(&index) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let file = &files[index];
-                if let Some(module) = self.open(pid, file.name, file.maps[0], &waits) {
+                if let Some(module) = self.open(pid, file.name, file.maps[0], &budget) {
                     let _ = modules[index].set(module);
                 }
             }
@@ -122,7 +122,7 @@ impl Plans {
         pid: u32,
         name: &OsStr,
         map: &Mapping,
-        waits: &WaitsFor,
+        budget: &TextBudget,
     ) -> Option<Arc<ModulePlan>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
@@ -130,7 +130,7 @@ impl Plans {
             if file.metadata().ok()?.ino() != map.inode {
                 return None;
             }
-            self.of(Path::new(name), &file, waits).ok().flatten()
+            self.of(Path::new(name), &file, budget).ok().flatten()
         })
     }
 
@@ -140,7 +140,7 @@ impl Plans {
         self: &Arc<Self>,
         path: &Path,
         file: &File,
-        waits: &WaitsFor,
+        budget: &TextBudget,
     ) -> io::Result<Option<Arc<ModulePlan>>> {
         let found = file.metadata()?;
         let key = FileKey::of(&found);
@@ -158,12 +158,15 @@ impl Plans {
         if let Some(module) = slot.get() {
             return Ok(Some(Arc::clone(module)));
         }
-        if self.is_for_later((path, &key), &headers, &bytes, waits) {
-            self.plan_later(key, slot, path.to_owned(), headers, bytes);
+        let known = identities::at_once(&key, &bytes, self.cache.as_ref());
+        if self.is_for_later(path, &headers, &known, budget) {
+            let known = known.ok().flatten();
+            self.plan_later((key, slot), path.to_owned(), headers, bytes, known);
             return Ok(None);
         }
         let module = slot.get_or_init(|| {
-            let identity = identities::of(&key, &bytes, self.cache.as_ref());
+            let compute = || identities::compute(&key, &bytes, self.cache.as_ref());
+            let identity = known.and_then(|known| known.map_or_else(compute, Ok));
             self.module(path, headers, bytes, identity, false)
         });
         Ok(Some(Arc::clone(module)))

@@ -10,6 +10,7 @@ use membound_wire::Event;
 use super::Server;
 use super::leaving::{DISPATCHED, FILTERED, UNTIMED};
 use crate::area::NotInstalled;
+use crate::background;
 use crate::channel::{Channel, Listener};
 use crate::conversation::Conversation;
 use crate::exchange::Left;
@@ -22,10 +23,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// The same where patches that are no longer chosen stayed in the text each time: for as long as the program runs.
 const TAKEN_OUT_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// Run time after which a program gets the unwind tables of large files, for which it was not held. Many
-/// programs end before.
-const TABLES_AFTER: Duration = Duration::from_millis(50);
 
 impl Server {
     /// Accepts conversations until the listener is closed.
@@ -88,7 +85,7 @@ impl Server {
         self.release(conversation, key, event, done);
         drop(turn);
         if event == Event::Start && self.owes_tables(pid) {
-            std::thread::sleep(TABLES_AFTER);
+            std::thread::sleep(background::BEGINS_AFTER);
             if settling::runs(key) {
                 self.doorbells.ring_for(pid);
             }

@@ -323,7 +323,7 @@ fn a_large_program_is_patched_while_it_runs() {
     }
 }
 
-/// As files are of a program with two hundred libraries, of which only some are planned before it starts.
+/// A program with two hundred libraries does not wait for the plans of most of them.
 #[test]
 fn small_files_that_a_program_did_not_wait_for_are_patched_while_it_runs() {
     if let Some(fixture) = Fixture::build("walk.c") {
