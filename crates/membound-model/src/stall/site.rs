@@ -263,22 +263,18 @@ fn prefetched(time_ns: f64, executed: Executed, costs: &Costs) -> (Estimate, ByL
 /// longer of both.
 fn in_loop(evidence: &Evidence<'_>, beyond: Estimate, stall: Estimate) -> Estimate {
     let is_long = evidence.cached_loop.is_some_and(|it| it.is_long());
-    let is_better_known = match (evidence.stream, evidence.mixture) {
-        (Some(stream), _) => is_long || stream.served != Served::L1,
-        (None, Some(_)) if is_long => {
-            return Estimate::new(
-                beyond.value.max(stall.value),
-                beyond.low.max(stall.low),
-                beyond.high.max(stall.high),
-            );
-        }
-        (None, Some(_)) => {
-            let agree = beyond.low <= stall.high && stall.low <= beyond.high;
-            agree && beyond.width() < stall.width()
-        }
-        (None, None) => true,
-    };
-    if is_better_known { beyond } else { stall }
+    let agree = beyond.low <= stall.high && stall.low <= beyond.high;
+    match (evidence.stream, evidence.mixture) {
+        (Some(stream), _) if is_long || stream.served != Served::L1 => beyond,
+        (None, Some(_)) if is_long => Estimate::new(
+            beyond.value.max(stall.value),
+            beyond.low.max(stall.low),
+            beyond.high.max(stall.high),
+        ),
+        (None, Some(_)) if agree && beyond.width() < stall.width() => beyond,
+        (None, None) => beyond,
+        _ => stall,
+    }
 }
 
 /// A site's stall by the time of its loop in the first cache, if that is known.
