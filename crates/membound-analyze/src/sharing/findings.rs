@@ -385,9 +385,9 @@ impl<'a> Contended<'a> {
         }
     }
 
-    /// Bytes that should have lines of their own although threads share this line: those that one thread alone uses and
-    /// writes; if there are none, the bytes of each thread where several threads write, each its own (the head and the
-    /// tail of a queue). A write of them takes the line away from the threads that use the rest.
+    /// Bytes of a shared line that the program should move to other lines. If one thread alone uses and writes some
+    /// bytes, these. Else, if several threads each write bytes that no other thread writes (the head and the tail of a
+    /// queue), the bytes of each thread. A write of them takes the line away from the other threads.
     ///
     /// There are none where the line has false sharing of its own, where the threads contend for a lock, which
     /// protects such bytes, and where they take turns, so that each write is waited for in any case.
