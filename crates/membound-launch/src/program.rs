@@ -52,7 +52,7 @@ pub enum Unpatched {
         /// The limit.
         mebibytes: u64,
     },
-    /// Processes of this executable end within milliseconds of their start, and this one was not drawn.
+    /// Processes of this executable end soon after their start, and this one was not drawn.
     #[error("{} ran for less than {} ms again and again: one process of it in {ONE_IN} was patched", path.display(), below.as_millis())]
     ShortLived {
         /// The executable.

@@ -1,14 +1,15 @@
 //! Decides which processes of short-lived executables are patched.
 //!
-//! To patch a process takes about two milliseconds. A script or a build may start thousands of processes that
-//! run for less than that. Where processes of one executable follow each other that fast, only some of them
-//! are patched, drawn at random: the code of the others is the same, so what the patches show holds for them.
+//! To patch a process takes two milliseconds, or ten where it loads many libraries. A script or a build may start
+//! thousands of processes that hardly run for longer. Where processes of one executable follow each other that fast,
+//! only some of them are patched, drawn at random: the code of the others is the same, so what the patches show holds
+//! for them.
 //! Nor do chosen patches come to a process before it is old enough: to register it for the barriers of a change
 //! may take the kernel 20 ms, and the process cannot end before.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -24,13 +25,14 @@ pub enum ShortLived {
     /// Once several in a row ended this soon after they began, one in 16, drawn at random. Chosen patches
     /// come to a process when it is older than that.
     Some {
-        /// Run time from which a process does not count as short-lived.
+        /// Run time from which a process does not count as short-lived, unless patching it takes longer than a part of
+        /// that ([`MAX_PATCHING_PART`]).
         below: Duration,
     },
 }
 
 impl ShortLived {
-    /// [`Some`](Self::Some) for recordings: ten times as long as patching a process takes.
+    /// [`Some`](Self::Some) for recordings: ten times as long as patching a small process takes.
     pub const OF_RECORDINGS: Self = Self::Some {
         below: Duration::from_millis(20),
     };
@@ -38,6 +40,8 @@ impl ShortLived {
 
 /// Number of short-lived processes of which one is patched, on average.
 pub(crate) const ONE_IN: u64 = 16;
+/// A process counts as short-lived if patching it takes more than its run time divided by this.
+const MAX_PATCHING_PART: u32 = 10;
 /// Number of short-lived processes in a row before any is left out.
 const MIN_IN_A_ROW: u32 = 8;
 
@@ -48,6 +52,8 @@ struct Last {
     begun: Instant,
     /// Number of short-lived processes in a row before it.
     in_a_row: u32,
+    /// Time for which the last patched one was held to be patched.
+    patching: Duration,
 }
 
 /// The processes that were started so far.
@@ -85,8 +91,11 @@ impl Draw {
         let ShortLived::Some { below } = self.which else {
             return None;
         };
-        let mut all = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_a_row = match all.get(path) {
+        let mut all = self.last();
+        let last = all.get(path);
+        let patching = last.map_or(Duration::ZERO, |last| last.patching);
+        let below = below.max(MAX_PATCHING_PART * patching);
+        let in_a_row = match last {
             Some(last) if now.duration_since(last.begun) >= below => 0,
             // How long it will run is not known yet.
             Some(last) if runs(last.key) => last.in_a_row,
@@ -97,9 +106,21 @@ impl Draw {
             key,
             begun: now,
             in_a_row,
+            patching,
         };
         all.insert(path.to_owned(), last);
         (in_a_row >= MIN_IN_A_ROW && !is_drawn(key)).then_some(below)
+    }
+
+    /// Notes for how long a process of this executable was held to be patched.
+    pub(crate) fn note_patching(&self, path: &Path, took: Duration) {
+        if let Some(last) = self.last().get_mut(path) {
+            last.patching = took;
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, FxHashMap<PathBuf, Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,6 +184,18 @@ mod tests {
         assert_eq!(slow, 100);
         let side_by_side = patched(&Draw::new(ShortLived::OF_RECORDINGS), 100, QUICK, true);
         assert_eq!(side_by_side, 100);
+    }
+
+    #[test]
+    fn the_longer_patching_takes_the_longer_a_short_process_may_run() {
+        let draw = Draw::new(ShortLived::OF_RECORDINGS);
+        let path = Path::new("/bin/true");
+        let interval = Duration::from_millis(50);
+        assert_eq!(patched(&draw, 100, interval, false), 100);
+        draw.note_patching(path, Duration::from_millis(4));
+        assert_eq!(patched(&draw, 100, interval, false), 100);
+        draw.note_patching(path, Duration::from_millis(6));
+        assert!(patched(&draw, 100, interval, false) < 40);
     }
 
     #[test]

@@ -31,6 +31,7 @@ impl Server {
         conversation: &Conversation,
         key: ProcessKey,
     ) -> Result<(), NotInstalled> {
+        let begun = Instant::now();
         let path = fs::read_link(format!("/proc/{}/exe", key.pid)).unwrap_or_default();
         self.sweep();
         self.ledger().begin(key, path.clone());
@@ -48,7 +49,7 @@ impl Server {
             return Ok(());
         }
         let runs = settling::runs;
-        if let Some(below) = self.draw.leaves_out(&path, key, Instant::now(), runs) {
+        if let Some(below) = self.draw.leaves_out(&path, key, begun, runs) {
             let short_lived = Unpatched::ShortLived { path, below };
             self.ledger().settle(key, Some(short_lived.to_string()));
             return Ok(());
@@ -62,12 +63,12 @@ impl Server {
         }
         self.begin_records(conversation, &mut maps, key)?;
         if let Some(unwinding) = &self.unwinding {
-            let begun = unwinding.begin(&self.plans, conversation, &mut maps, key, &loaded);
-            self.pass(key.pid, begun.map_err(Into::into))?;
+            let done = unwinding.begin(&self.plans, conversation, &mut maps, key, &loaded);
+            self.pass(key.pid, done.map_err(Into::into))?;
         }
         if let Some(following) = &self.following {
-            let begun = following.begin(conversation, &mut maps, key);
-            self.pass(key.pid, begun.map_err(Into::into))?;
+            let done = following.begin(conversation, &mut maps, key);
+            self.pass(key.pid, done.map_err(Into::into))?;
         }
         let (signals, others): (Vec<Loaded>, Vec<Loaded>) =
             loaded.into_iter().partition(sets_signal_handlers);
@@ -104,7 +105,9 @@ impl Server {
             self.settling.done(key, done);
         }
         self.ledger().settle(key, None);
-        self.name_trampolines(conversation, Moment::Start)
+        self.name_trampolines(conversation, Moment::Start)?;
+        self.draw.note_patching(&path, begun.elapsed());
+        Ok(())
     }
 
     /// Why a process that may use little memory is not patched. Patches alone take little.
