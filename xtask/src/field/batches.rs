@@ -177,13 +177,14 @@ struct Program {
     is_constant: bool,
 }
 
-/// The programs that end by themselves and need nothing before a run, after their preparation.
+/// The programs that end by themselves on one CPU too and need nothing before a run, after their preparation.
 fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let Some(run) = &entry.run else { continue };
         let place = EntryPaths::of(&entry.name, index);
         if run.before.is_some()
+            || entry.spins
             || !run.environment.is_empty()
             || obtain::missing(entry, &place).is_some()
         {

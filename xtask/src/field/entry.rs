@@ -24,6 +24,10 @@ pub(crate) struct Entry {
     pub(crate) about: String,
     pub(crate) kind: Kind,
     pub(crate) threads: Threads,
+    /// True if its threads wait for each other without giving up their CPU: on one CPU they wait for the end of
+    /// a time slice each time, so that its run time there says nothing. No batch has it.
+    #[serde(default)]
+    pub(crate) spins: bool,
     /// Areas of membound that the program exercises, from `field/areas/areas.toml`; every
     /// area when empty.
     #[serde(default)]
