@@ -149,6 +149,19 @@ pub(crate) fn unattributed(profile: &Profile) -> Option<String> {
     ))
 }
 
+/// Formats the memory-bound share of a run: `42 % [38, 46]`, or `between 2 and 92 %` where it is hardly known. Where
+/// most of the time is not attributed, the share that is says nothing of the whole, and readers take it for an answer.
+pub(crate) fn bound_share(bound: &MemoryBound) -> String {
+    const MAX_WIDTH: f64 = 0.5;
+    if bound.high - bound.low <= MAX_WIDTH {
+        let interval = units::percent_interval(bound.low, bound.high);
+        return format!("{} {interval}", units::percent(bound.fraction));
+    }
+    let low = units::percent(bound.low);
+    let low = low.strip_suffix(" %").unwrap_or(&low);
+    format!("between {low} and {}", units::percent(bound.high))
+}
+
 /// Name of the [`unattributed`] part in a bar of shares.
 pub(crate) const UNATTRIBUTED: &str = "unattributed";
 
@@ -627,6 +640,21 @@ pub(crate) fn epoch_s(date: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_that_is_hardly_known_is_an_interval_alone() {
+        let share = |fraction, low, high| {
+            bound_share(&MemoryBound {
+                fraction,
+                low,
+                high,
+                ..MemoryBound::default()
+            })
+        };
+        assert_eq!(share(0.42, 0.38, 0.46), "42 % [38, 46]");
+        assert_eq!(share(0.07, 0.02, 0.92), "between 2.0 and 92 %");
+        assert_eq!(share(0.0, 0.0, 0.97), "between 0 and 97 %");
+    }
 
     #[test]
     fn cpus_stand_in_runs() {

@@ -38,7 +38,6 @@ pub(super) fn header(profile: &Profile) -> Markup {
 
 /// Memory-bound share, a bar by level, tiles and findings.
 pub(super) fn answer(profile: &Profile) -> Markup {
-    let bound = &profile.memory_bound;
     html! {
         section.card.answer id="answer" {
             @if profile.run.samples == 0 {
@@ -46,8 +45,8 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                 p.missing { "no sample was taken, so the time cannot be attributed" }
             } @else {
                 h2 {
-                    "Memory bound " (units::percent(bound.fraction)) " "
-                    small { (units::percent_interval(bound.low, bound.high)) " of " (units::seconds(profile.time.cpu_s)) " CPU" }
+                    "Memory bound " (run::bound_share(&profile.memory_bound)) " "
+                    small { "of " (units::seconds(profile.time.cpu_s)) " CPU" }
                 }
                 (level_bar(profile))
                 @if let Some(unattributed) = run::unattributed(profile) { p.note { (unattributed) } }

@@ -87,11 +87,7 @@ fn write_bound_and_levels(out: &mut Out, profile: &Profile) {
         }
     };
     out.heading(
-        &format!(
-            "memory bound {} {}",
-            units::percent(bound.fraction),
-            units::percent_interval(bound.low, bound.high)
-        ),
+        &format!("memory bound {}", run::bound_share(bound)),
         &format!("of {} CPU; {latency}", units::seconds(profile.time.cpu_s)),
     );
     let parts: Vec<(&str, f64)> = run::level_parts(bound)
