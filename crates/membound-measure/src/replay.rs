@@ -12,6 +12,8 @@
 //! A [`LoopBody`] contains only instructions that compute, and the copy runs in a child process of its own:
 //! should an address leave the buffers after all, the child ends and there is no result.
 
+#[cfg(target_arch = "x86_64")]
+mod alignment;
 mod iteration;
 #[cfg(target_arch = "x86_64")]
 mod run;

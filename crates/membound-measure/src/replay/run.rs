@@ -2,17 +2,22 @@
 
 use std::io::Read as _;
 use std::mem::{MaybeUninit, transmute};
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use iced_x86::code_asm::{AsmRegister64, r8, rax, rcx, rdi, rdx, rsi};
-use iced_x86::{Code, EncodingKind, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, EncodingKind, IcedError, Instruction,
+    InstructionBlock, MemoryOperand, Register,
+};
 use membound_jit::{OwnedCode, assemble_owned};
 use membound_rewrite::stall::LoopBody;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::process::{DumpableBehavior, WaitOptions, waitpid};
 
+use super::alignment;
 use super::iteration::{IterationTime, Slowdown};
 
 /// Measurements, each of some calls of both pieces of code in turn.
@@ -111,9 +116,11 @@ struct Rounds {
 impl Rounds {
     /// `counter` is the address of the word that counts the rounds.
     fn new(body: &LoopBody, iterations: usize, starts: &[u32], counter: u32) -> Option<Self> {
+        let emitted = emit(body, iterations, starts, counter).ok()?;
+        let lead = emitted.lead(&body.addresses()).ok()?;
         let code = assemble_owned(|assembler| {
-            let instructions = emit(body, iterations, starts, counter)?;
-            let mut instructions = instructions.into_iter();
+            (0..lead).try_for_each(|_| assembler.nop())?;
+            let mut instructions = emitted.instructions.into_iter();
             instructions.try_for_each(|instruction| assembler.add_instruction(instruction))
         });
         Some(Self { code: code.ok()? })
@@ -176,13 +183,40 @@ const KEPT: [Register; 6] = [
     Register::R15,
 ];
 
-/// A function of the number of rounds. Its instructions have numbers in place of addresses, to which jumps refer.
+/// A function of the number of rounds.
+struct Emitted {
+    /// They have numbers in place of addresses, to which jumps refer.
+    instructions: Vec<Instruction>,
+    /// Indices of the loop's instructions, if it is executed as a loop.
+    looping: Option<Range<usize>>,
+}
+
+impl Emitted {
+    /// Bytes to put before the function, so that the loop lies across lines as it does at `addresses` in the program.
+    fn lead(&self, addresses: &Range<u64>) -> Result<usize, IcedError> {
+        let copy = self.loop_offsets()?;
+        Ok(copy.map_or(0, |copy| alignment::lead(addresses, copy)))
+    }
+
+    /// Offsets of the loop in the encoded function.
+    fn loop_offsets(&self) -> Result<Option<Range<usize>>, IcedError> {
+        let Some(looping) = &self.looping else {
+            return Ok(None);
+        };
+        let block = InstructionBlock::new(&self.instructions, 0);
+        let options = BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+        let offsets = BlockEncoder::encode(64, block, options)?.new_instruction_offsets;
+        let [start, end] = [looping.start, looping.end].map(|index| offsets[index] as usize);
+        Ok(Some(start..end))
+    }
+}
+
 fn emit(
     body: &LoopBody,
     iterations: usize,
     starts: &[u32],
     counter: u32,
-) -> Result<Vec<Instruction>, IcedError> {
+) -> Result<Emitted, IcedError> {
     let absolute = |address: u64| MemoryOperand::with_displ(address, 8);
     let counter = absolute(counter.into());
     let mut all = Vec::new();
@@ -208,7 +242,11 @@ fn emit(
     for (number, instruction) in (1_u64..).zip(&mut all) {
         instruction.set_ip(number);
     }
-    match body.looping(starts, all.len() as u64 + 1, iterations) {
+    let looping = body.looping(starts, all.len() as u64 + 1, iterations);
+    let top = looping.as_ref().and_then(|looping| looping.last());
+    // Instructions are numbered from 1 on.
+    let top = top.map(|jump| jump.near_branch_target() as usize - 1);
+    match looping {
         Some(looping) => all.extend(looping),
         None => {
             for _ in 0..iterations {
@@ -216,6 +254,7 @@ fn emit(
             }
         }
     }
+    let looping = top.map(|top| top..all.len());
     let next = all.len() as u64 + 1;
     all.push(Instruction::with1(Code::Dec_rm64, counter)?);
     all.push(Instruction::with_branch(
@@ -232,7 +271,10 @@ fn emit(
     for (number, instruction) in (next..).zip(&mut all[next as usize - 1..]) {
         instruction.set_ip(number);
     }
-    Ok(all)
+    Ok(Emitted {
+        instructions: all,
+        looping,
+    })
 }
 
 /// Sets all vector registers that such instructions use to zeros, and all masks to ones.
@@ -254,6 +296,18 @@ fn zeroed_vectors(vectors: EncodingKind) -> Result<Vec<Instruction>, IcedError> 
             .map(|xmm| Instruction::with2(Code::Pxor_xmm_xmmm128, xmm, xmm))
             .collect(),
     }
+}
+
+/// Offset at which the copy of a loop lies in its code.
+#[cfg(test)]
+pub(super) fn copied_to(body: &LoopBody) -> usize {
+    let emitted = emit(body, 16, &vec![0; body.buffers()], 0).expect("it can be emitted");
+    let lead = emitted.lead(&body.addresses()).expect("it can be encoded");
+    lead + emitted
+        .loop_offsets()
+        .expect("it can be encoded")
+        .expect("it is a loop")
+        .start
 }
 
 /// Times of a round of each piece of code in nanoseconds.

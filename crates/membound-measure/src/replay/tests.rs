@@ -278,3 +278,22 @@ fn loops_end_as_in_the_program_where_a_register_says_when() {
         None
     );
 }
+
+#[test]
+fn the_copy_of_a_loop_lies_across_lines_as_the_loop_does() {
+    for (entry, starts) in [(0x40_1000, 0), (0x40_1036, 54)] {
+        let assembled = || {
+            let mut a = CodeAssembler::new(64)?;
+            let mut top = a.create_label();
+            a.set_label(&mut top)?;
+            a.mov(rcx, qword_ptr(rsi + rax * 8))?;
+            a.inc(rax)?;
+            a.cmp(rdx, rax)?;
+            a.jne(top)?;
+            a.assemble(entry)
+        };
+        let code = assembled().expect("it can be encoded");
+        let body = body(&code, entry, entry).expect("it is a loop");
+        assert_eq!(super::run::copied_to(&body) % 64, starts);
+    }
+}

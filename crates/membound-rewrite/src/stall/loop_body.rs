@@ -1,5 +1,7 @@
 //! The body of a loop as code that can be executed apart from its program, with its memory operands moved.
 
+use std::ops::Range;
+
 use iced_x86::{
     Code, ConditionCode, CpuidFeature, EncodingKind, FlowControl, Instruction,
     InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits,
@@ -250,6 +252,13 @@ impl LoopBody {
     #[must_use]
     pub const fn iterations(&self) -> usize {
         self.iterations
+    }
+
+    /// Addresses of its code in the program.
+    #[must_use]
+    pub fn addresses(&self) -> Range<u64> {
+        let start = self.instructions.first().map_or(0, |(it, _)| it.ip());
+        start..self.jump().next_ip().max(start)
     }
 
     /// How its vector instructions are encoded: the latest of legacy, VEX and EVEX that occurs.
