@@ -155,6 +155,7 @@ pub enum Instruction {
 }
 
 use Instruction as I;
+use Operand::{Address, Double, Doubles, General, Quad, Word, Words};
 
 impl Instruction {
     /// The instruction's encoded word.
@@ -162,192 +163,353 @@ impl Instruction {
     /// # Errors
     /// [`Error::Assemble`] if an operand does not fit.
     pub fn encode(self) -> Result<u32, Error> {
-        let unsigned = |value: u32, unit: u32, most: u32| {
-            let scaled = value / unit;
-            if value.is_multiple_of(unit) && scaled <= most {
-                Ok(scaled)
-            } else {
-                Err(Error::Assemble(format!(
-                    "`{self}`: the operand does not fit"
-                )))
-            }
-        };
-        let scaled = |bytes, unit| unsigned(bytes, unit, 0xfff).map(|value| value << 10);
-        // The offset of a pair has seven bits with sign; only non-negative ones are used here.
-        let paired = |bytes, unit| unsigned(bytes, unit, 0x3f).map(|value| value << 15);
-        let small = |value| unsigned(value, 1, 0xfff).map(|value| value << 10);
-        Ok(match self {
+        let form = self.form();
+        match form.error {
+            Some(error) => Err(Error::Assemble(format!("`{self}`: {error}"))),
+            None => Ok(form.word),
+        }
+    }
+
+    /// The table of all instructions: opcode, mnemonic, and the operands in the order of the text.
+    fn form(self) -> Form {
+        match self {
             I::AddImmediate {
                 to,
                 from,
                 immediate,
                 shifted,
-            } => 0x9100_0000 | u32::from(shifted) << 22 | small(immediate)? | n(from) | d(to),
+            } => {
+                let form = Form::new(0x9100_0000, "add").rd(Address(to));
+                let form = form.rn(Address(from)).immediate(immediate);
+                if shifted { form.lsl(1 << 22, 12) } else { form }
+            }
             I::SubtractImmediate {
                 to,
                 from,
                 immediate,
-            } => 0xd100_0000 | small(immediate)? | n(from) | d(to),
+            } => {
+                let form = Form::new(0xd100_0000, "sub").rd(Address(to));
+                form.rn(Address(from)).immediate(immediate)
+            }
             I::SubtractImmediateFlags {
                 to,
                 from,
                 immediate,
-            } => 0xf100_0000 | small(immediate)? | n(from) | d(to),
+            } => {
+                let form = Form::new(0xf100_0000, "subs").rd(General(to));
+                form.rn(Address(from)).immediate(immediate)
+            }
             I::Add {
                 to,
                 left,
                 right,
                 shift,
-            } => {
-                let shift = unsigned(shift, 1, 63)? << 10;
-                0x8b00_0000 | m(right) | shift | n(left) | d(to)
-            }
-            I::Subtract { to, left, right } => 0xcb00_0000 | m(right) | n(left) | d(to),
-            I::Compare { left, right } => 0xeb00_0000 | m(right) | n(left) | d(X::ZERO),
-            I::Xor { to, left, right } => 0xca00_0000 | m(right) | n(left) | d(to),
-            I::Move { to, from } => 0xaa00_0000 | m(from) | n(X::ZERO) | d(to),
-            I::MoveZero { to, bits, part } => {
-                0xd280_0000 | half(unsigned(u32::from(part), 1, 3)?, bits) | d(to)
-            }
-            I::MoveKeep { to, bits, part } => {
-                0xf280_0000 | half(unsigned(u32::from(part), 1, 3)?, bits) | d(to)
-            }
+            } => Form::new(0x8b00_0000, "add")
+                .three(to, left, right)
+                .shift(shift),
+            I::Subtract { to, left, right } => Form::new(0xcb00_0000, "sub").three(to, left, right),
+            // The zero register as `to`.
+            I::Compare { left, right } => Form::new(0xeb00_001f, "cmp")
+                .rn(General(left))
+                .rm(General(right)),
+            I::Xor { to, left, right } => Form::new(0xca00_0000, "eor").three(to, left, right),
+            // An `orr` with the zero register on the left.
+            I::Move { to, from } => Form::new(0xaa00_03e0, "mov")
+                .rd(General(to))
+                .rm(General(from)),
+            I::MoveZero { to, bits, part } => Form::new(0xd280_0000, "movz").half(to, bits, part),
+            I::MoveKeep { to, bits, part } => Form::new(0xf280_0000, "movk").half(to, bits, part),
             I::MultiplyAdd {
                 to,
                 left,
                 right,
                 addend,
-            } => 0x9b00_0000 | m(right) | second(addend.0) | n(left) | d(to),
-            I::MultiplyHigh { to, left, right } => 0x9bc0_7c00 | m(right) | n(left) | d(to),
-            I::Load { to, base, bytes } => 0xf940_0000 | scaled(bytes, 8)? | n(base) | d(to),
-            I::Store { from, base, bytes } => 0xf900_0000 | scaled(bytes, 8)? | n(base) | d(from),
-            I::LoadIndexed { to, base, index } => 0xf860_6800 | m(index) | n(base) | d(to),
-            I::LoadWordIndexed { to, base, index } => 0xb860_6800 | m(index) | n(base) | d(to),
+            } => Form::new(0x9b00_0000, "madd")
+                .three(to, left, right)
+                .ra(General(addend)),
+            I::MultiplyHigh { to, left, right } => {
+                Form::new(0x9bc0_7c00, "umulh").three(to, left, right)
+            }
+            I::Load { to, base, bytes } => Form::new(0xf940_0000, "ldr")
+                .rd(General(to))
+                .memory(base, bytes, 8),
+            I::Store { from, base, bytes } => Form::new(0xf900_0000, "str")
+                .rd(General(from))
+                .memory(base, bytes, 8),
+            I::LoadIndexed { to, base, index } => Form::new(0xf860_6800, "ldr")
+                .rd(General(to))
+                .indexed(base, index),
+            I::LoadWordIndexed { to, base, index } => Form::new(0xb860_6800, "ldr")
+                .rd(Word(to))
+                .indexed(base, index),
             I::PushPair {
                 first,
-                second: other,
+                second,
                 bytes,
-            } => {
-                // The offset is negative: two's complement in seven bits.
-                let distance = (0x80 - unsigned(bytes, 8, 0x40)?) & 0x7f;
-                0xa980_0000 | distance << 15 | second(other.0) | n(X::SP) | d(first)
-            }
+            } => Form::new(0xa980_0000, "stp")
+                .rd(General(first))
+                .ra(General(second))
+                .push(bytes),
             I::PopPair {
                 first,
-                second: other,
+                second,
                 bytes,
-            } => 0xa8c0_0000 | paired(bytes, 8)? | second(other.0) | n(X::SP) | d(first),
-            I::Prefetch { base, bytes } => 0xf980_0000 | scaled(bytes, 8)? | n(base),
-            I::LoadVector { to, base, bytes } => 0x3dc0_0000 | scaled(bytes, 16)? | n(base) | v(to),
-            I::StoreVector { from, base, bytes } => {
-                0x3d80_0000 | scaled(bytes, 16)? | n(base) | v(from)
-            }
+            } => Form::new(0xa8c0_0000, "ldp")
+                .rd(General(first))
+                .ra(General(second))
+                .pop(bytes),
+            I::Prefetch { base, bytes } => Form::new(0xf980_0000, "prfm")
+                .text("pldl1keep")
+                .memory(base, bytes, 8),
+            I::LoadVector { to, base, bytes } => Form::new(0x3dc0_0000, "ldr")
+                .rd(Quad(to))
+                .memory(base, bytes, 16),
+            I::StoreVector { from, base, bytes } => Form::new(0x3d80_0000, "str")
+                .rd(Quad(from))
+                .memory(base, bytes, 16),
             I::LoadVectors {
                 first,
-                second: other,
+                second,
                 base,
                 bytes,
-            } => 0xad40_0000 | paired(bytes, 16)? | second(other.0) | n(base) | v(first),
+            } => Form::new(0xad40_0000, "ldp").quads(first, second, base, bytes),
             I::StoreVectors {
                 first,
-                second: other,
+                second,
                 base,
                 bytes,
-            } => 0xad00_0000 | paired(bytes, 16)? | second(other.0) | n(base) | v(first),
+            } => Form::new(0xad00_0000, "stp").quads(first, second, base, bytes),
             I::StoreVectorsPast {
                 first,
-                second: other,
+                second,
                 base,
                 bytes,
-            } => 0xac00_0000 | paired(bytes, 16)? | second(other.0) | n(base) | v(first),
-            I::LoadDouble { to, base, bytes } => 0xfd40_0000 | scaled(bytes, 8)? | n(base) | v(to),
-            I::StoreDouble { from, base, bytes } => {
-                0xfd00_0000 | scaled(bytes, 8)? | n(base) | v(from)
-            }
-            I::NegateDouble { to, from } => 0x1e61_4000 | vn(from) | v(to),
-            I::NegateDoubles { to, from } => 0x6ee0_f800 | vn(from) | v(to),
-            I::MultiplyAddDoubles { to, left, right } => 0x4e60_cc00 | vm(right) | vn(left) | v(to),
-            I::AddWords { to, left, right } => 0x4ea0_8400 | vm(right) | vn(left) | v(to),
-            I::Broadcast { to, from } => 0x4e08_0c00 | n(from) | v(to),
-            I::ClearVector { to } => 0x6f00_e400 | v(to),
-            I::BranchIf { condition, words } => {
-                if !(-(1 << 18)..1 << 18).contains(&words) {
-                    return Err(Error::Assemble(format!("`{self}`: too far away")));
-                }
-                0x5400_0000 | (words as u32 & 0x7_ffff) << 5 | condition.code()
-            }
-            I::ReadCounter { to } => 0xd53b_e040 | d(to),
-            I::Synchronise(Barrier::All) => 0xd503_3f9f,
-            I::Synchronise(Barrier::Loads) => 0xd503_3d9f,
-            I::SynchroniseInstructions => 0xd503_3fdf,
-            I::Nop => 0xd503_201f,
-            I::Return => 0xd65f_03c0,
-        })
+            } => Form::new(0xac00_0000, "stnp").quads(first, second, base, bytes),
+            I::LoadDouble { to, base, bytes } => Form::new(0xfd40_0000, "ldr")
+                .rd(Double(to))
+                .memory(base, bytes, 8),
+            I::StoreDouble { from, base, bytes } => Form::new(0xfd00_0000, "str")
+                .rd(Double(from))
+                .memory(base, bytes, 8),
+            I::NegateDouble { to, from } => Form::new(0x1e61_4000, "fneg")
+                .rd(Double(to))
+                .rn(Double(from)),
+            I::NegateDoubles { to, from } => Form::new(0x6ee0_f800, "fneg")
+                .rd(Doubles(to))
+                .rn(Doubles(from)),
+            I::MultiplyAddDoubles { to, left, right } => Form::new(0x4e60_cc00, "fmla")
+                .rd(Doubles(to))
+                .rn(Doubles(left))
+                .rm(Doubles(right)),
+            I::AddWords { to, left, right } => Form::new(0x4ea0_8400, "add")
+                .rd(Words(to))
+                .rn(Words(left))
+                .rm(Words(right)),
+            I::Broadcast { to, from } => Form::new(0x4e08_0c00, "dup")
+                .rd(Doubles(to))
+                .rn(General(from)),
+            I::ClearVector { to } => Form::new(0x6f00_e400, "movi").rd(Doubles(to)).text("#0"),
+            I::BranchIf { condition, words } => condition.branch(words),
+            I::ReadCounter { to } => Form::new(0xd53b_e040, "mrs")
+                .rd(General(to))
+                .text("cntvct_el0"),
+            I::Synchronise(Barrier::All) => Form::new(0xd503_3f9f, "dsb").text("sy"),
+            I::Synchronise(Barrier::Loads) => Form::new(0xd503_3d9f, "dsb").text("ld"),
+            I::SynchroniseInstructions => Form::new(0xd503_3fdf, "isb"),
+            I::Nop => Form::new(0xd503_201f, "nop"),
+            I::Return => Form::new(0xd65f_03c0, "ret"),
+        }
     }
 }
 
 impl Condition {
-    const fn code(self) -> u32 {
-        match self {
-            Self::Equal => 0,
-            Self::NotEqual => 1,
-            Self::Lower => 3,
+    /// The branch under this condition, to the instruction `words` words further on.
+    fn branch(self, words: i64) -> Form {
+        let (code, mnemonic) = match self {
+            Self::Equal => (0, "b.eq"),
+            Self::NotEqual => (1, "b.ne"),
+            Self::Lower => (3, "b.lo"),
+        };
+        let distance = (words as u32 & 0x7_ffff) << 5;
+        let mut form = Form::new(0x5400_0000 | distance | code, mnemonic);
+        if !(-(1 << 18)..1 << 18).contains(&words) {
+            form.error = Some("too far away");
+        }
+        form.text(format_args!(".{:+}", 4 * words))
+    }
+}
+
+/// Word and text of an instruction, to which each method adds an operand.
+struct Form {
+    word: u32,
+    text: String,
+    /// Why an operand cannot be encoded.
+    error: Option<&'static str>,
+}
+
+impl Form {
+    fn new(opcode: u32, mnemonic: &str) -> Self {
+        Self {
+            word: opcode,
+            text: mnemonic.to_owned(),
+            error: None,
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// Adds an operand that is part of the opcode, or whose field the caller has filled.
+    fn text(mut self, operand: impl fmt::Display) -> Self {
+        let separator = if self.text.contains(' ') { ", " } else { " " };
+        self.text = format!("{}{separator}{operand}", self.text);
+        self
+    }
+
+    fn register(mut self, register: Operand, field: u32) -> Self {
+        self.word |= u32::from(register.number() & 31) << field;
+        self.text(register)
+    }
+
+    /// The register that is written or stored.
+    fn rd(self, register: Operand) -> Self {
+        self.register(register, 0)
+    }
+
+    /// The first operand.
+    fn rn(self, register: Operand) -> Self {
+        self.register(register, 5)
+    }
+
+    /// The second operand.
+    fn rm(self, register: Operand) -> Self {
+        self.register(register, 16)
+    }
+
+    /// The second register of a pair, or the addend.
+    fn ra(self, register: Operand) -> Self {
+        self.register(register, 10)
+    }
+
+    fn three(self, to: X, left: X, right: X) -> Self {
+        self.rd(General(to)).rn(General(left)).rm(General(right))
+    }
+
+    /// Returns `value` in units of `unit`, which must be a whole number and at most `most`.
+    fn scaled(&mut self, value: u32, unit: u32, most: u32) -> u32 {
+        let scaled = value / unit;
+        if !value.is_multiple_of(unit) || scaled > most {
+            self.error = Some("the operand does not fit");
+        }
+        scaled
+    }
+
+    /// An unsigned immediate of 12 bits.
+    fn immediate(mut self, value: u32) -> Self {
+        self.word |= self.scaled(value, 1, 0xfff) << 10;
+        self.text(format_args!("#{value}"))
+    }
+
+    /// A shift of the last operand to the left, which `bits` encode.
+    fn lsl(mut self, bits: u32, shift: u32) -> Self {
+        self.word |= bits;
+        self.text(format_args!("lsl #{shift}"))
+    }
+
+    /// A shift of the last register to the left, by 0 to 63 bits.
+    fn shift(mut self, shift: u32) -> Self {
+        let bits = self.scaled(shift, 1, 63) << 10;
+        if shift == 0 {
+            self
+        } else {
+            self.lsl(bits, shift)
+        }
+    }
+
+    /// Sixteen bits for one of the four parts of a register.
+    fn half(mut self, to: X, bits: u16, part: u8) -> Self {
+        let part = u32::from(part);
+        self.word |= u32::from(bits) << 5;
+        let position = self.scaled(part, 1, 3) << 21;
+        let form = self.rd(General(to)).text(format_args!("#{bits}"));
+        form.lsl(position, 16 * part)
+    }
+
+    /// Memory at a non-negative offset of 12 bits in units of `unit` bytes.
+    fn memory(mut self, base: X, bytes: u32, unit: u32) -> Self {
+        self.word |= self.scaled(bytes, unit, 0xfff) << 10 | field_rn(base);
+        self.text(format_args!("[{}, #{bytes}]", Address(base)))
+    }
+
+    /// Memory at a register's distance from the base.
+    fn indexed(mut self, base: X, index: X) -> Self {
+        self.word |= u32::from(index.0 & 31) << 16 | field_rn(base);
+        self.text(format_args!("[{}, {index}]", Address(base)))
+    }
+
+    /// Two vectors in memory. The offset of a pair has seven bits with sign; only non-negative ones are used.
+    fn quads(self, first: V, second: V, base: X, bytes: u32) -> Self {
+        let mut form = self.rd(Quad(first)).ra(Quad(second));
+        form.word |= form.scaled(bytes, 16, 0x3f) << 15 | field_rn(base);
+        form.text(format_args!("[{}, #{bytes}]", Address(base)))
+    }
+
+    /// The stack below its pointer, which moves down by `bytes` first.
+    fn push(mut self, bytes: u32) -> Self {
+        // The offset is negative: two's complement in seven bits.
+        let distance = 0x80_u32.wrapping_sub(self.scaled(bytes, 8, 0x40)) & 0x7f;
+        self.word |= distance << 15 | field_rn(X::SP);
+        self.text(format_args!("[sp, #-{bytes}]!"))
+    }
+
+    /// The stack at its pointer, which moves up by `bytes` afterwards.
+    fn pop(mut self, bytes: u32) -> Self {
+        self.word |= self.scaled(bytes, 8, 0x3f) << 15 | field_rn(X::SP);
+        self.text(format_args!("[sp], #{bytes}"))
+    }
+}
+
+/// Field of the base register.
+fn field_rn(base: X) -> u32 {
+    u32::from(base.0 & 31) << 5
+}
+
+/// A register, by the name that the text has for the used part of it.
+#[derive(Clone, Copy)]
+enum Operand {
+    /// A general register; number 31 is the zero register.
+    General(X),
+    /// A general register; number 31 is the stack pointer.
+    Address(X),
+    /// The lower 32 bits of a general register.
+    Word(X),
+    /// All 128 bits of a vector register.
+    Quad(V),
+    /// The double in the lower half of a vector register.
+    Double(V),
+    /// Both doubles of a vector register.
+    Doubles(V),
+    /// The four words of a vector register.
+    Words(V),
+}
+
+impl Operand {
+    const fn number(self) -> u8 {
         match self {
-            Self::Equal => "eq",
-            Self::NotEqual => "ne",
-            Self::Lower => "lo",
+            General(X(number)) | Address(X(number)) | Word(X(number)) | Quad(V(number))
+            | Double(V(number)) | Doubles(V(number)) | Words(V(number)) => number,
         }
     }
 }
 
-/// Field of the register that is written or stored.
-fn d(register: X) -> u32 {
-    u32::from(register.0 & 31)
-}
-
-/// Field of the base register, or of the first operand.
-fn n(register: X) -> u32 {
-    u32::from(register.0 & 31) << 5
-}
-
-/// Field of the index register, or of the second operand.
-fn m(register: X) -> u32 {
-    u32::from(register.0 & 31) << 16
-}
-
-fn v(register: V) -> u32 {
-    d(X(register.0))
-}
-
-fn vn(register: V) -> u32 {
-    n(X(register.0))
-}
-
-fn vm(register: V) -> u32 {
-    m(X(register.0))
-}
-
-/// Field of the second register of a pair, or of the addend.
-fn second(number: u8) -> u32 {
-    u32::from(number & 31) << 10
-}
-
-fn half(part: u32, bits: u16) -> u32 {
-    part << 21 | u32::from(bits) << 5
-}
-
-/// A register in an address, where number 31 is the stack pointer.
-struct Base(X);
-
-impl fmt::Display for Base {
+impl fmt::Display for Operand {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            X::SP => out.write_str("sp"),
-            other => write!(out, "{other}"),
+        match self {
+            Address(X::SP) => out.write_str("sp"),
+            General(register) | Address(register) => write!(out, "{register}"),
+            Word(X::ZERO) => out.write_str("wzr"),
+            Word(X(number)) => write!(out, "w{number}"),
+            Quad(V(number)) => write!(out, "q{number}"),
+            Double(V(number)) => write!(out, "d{number}"),
+            Doubles(V(number)) => write!(out, "v{number}.2d"),
+            Words(V(number)) => write!(out, "v{number}.4s"),
         }
     }
 }
@@ -363,181 +525,6 @@ impl fmt::Display for X {
 
 impl fmt::Display for Instruction {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |X(number): X| match number {
-            31 => "wzr".to_owned(),
-            number => format!("w{number}"),
-        };
-        match *self {
-            I::AddImmediate {
-                to,
-                from,
-                immediate,
-                shifted,
-            } => {
-                let shift = if shifted { ", lsl #12" } else { "" };
-                write!(out, "add {}, {}, #{immediate}{shift}", Base(to), Base(from))
-            }
-            I::SubtractImmediate {
-                to,
-                from,
-                immediate,
-            } => {
-                write!(out, "sub {}, {}, #{immediate}", Base(to), Base(from))
-            }
-            I::SubtractImmediateFlags {
-                to,
-                from,
-                immediate,
-            } => {
-                write!(out, "subs {to}, {}, #{immediate}", Base(from))
-            }
-            I::Add {
-                to,
-                left,
-                right,
-                shift: 0,
-            } => write!(out, "add {to}, {left}, {right}"),
-            I::Add {
-                to,
-                left,
-                right,
-                shift,
-            } => {
-                write!(out, "add {to}, {left}, {right}, lsl #{shift}")
-            }
-            I::Subtract { to, left, right } => write!(out, "sub {to}, {left}, {right}"),
-            I::Compare { left, right } => write!(out, "cmp {left}, {right}"),
-            I::Xor { to, left, right } => write!(out, "eor {to}, {left}, {right}"),
-            I::Move { to, from } => write!(out, "mov {to}, {from}"),
-            I::MoveZero { to, bits, part } => {
-                write!(out, "movz {to}, #{bits}, lsl #{}", 16 * u32::from(part))
-            }
-            I::MoveKeep { to, bits, part } => {
-                write!(out, "movk {to}, #{bits}, lsl #{}", 16 * u32::from(part))
-            }
-            I::MultiplyAdd {
-                to,
-                left,
-                right,
-                addend,
-            } => {
-                write!(out, "madd {to}, {left}, {right}, {addend}")
-            }
-            I::MultiplyHigh { to, left, right } => write!(out, "umulh {to}, {left}, {right}"),
-            I::Load { to, base, bytes } => write!(out, "ldr {to}, [{}, #{bytes}]", Base(base)),
-            I::Store { from, base, bytes } => {
-                write!(out, "str {from}, [{}, #{bytes}]", Base(base))
-            }
-            I::LoadIndexed { to, base, index } => {
-                write!(out, "ldr {to}, [{}, {index}]", Base(base))
-            }
-            I::LoadWordIndexed { to, base, index } => {
-                write!(out, "ldr {}, [{}, {index}]", word(to), Base(base))
-            }
-            I::PushPair {
-                first,
-                second,
-                bytes,
-            } => {
-                write!(out, "stp {first}, {second}, [sp, #-{bytes}]!")
-            }
-            I::PopPair {
-                first,
-                second,
-                bytes,
-            } => {
-                write!(out, "ldp {first}, {second}, [sp], #{bytes}")
-            }
-            I::Prefetch { base, bytes } => {
-                write!(out, "prfm pldl1keep, [{}, #{bytes}]", Base(base))
-            }
-            I::LoadVector {
-                to: V(to),
-                base,
-                bytes,
-            } => {
-                write!(out, "ldr q{to}, [{}, #{bytes}]", Base(base))
-            }
-            I::StoreVector {
-                from: V(from),
-                base,
-                bytes,
-            } => {
-                write!(out, "str q{from}, [{}, #{bytes}]", Base(base))
-            }
-            I::LoadVectors {
-                first: V(first),
-                second: V(second),
-                base,
-                bytes,
-            } => {
-                write!(out, "ldp q{first}, q{second}, [{}, #{bytes}]", Base(base))
-            }
-            I::StoreVectors {
-                first: V(first),
-                second: V(second),
-                base,
-                bytes,
-            } => {
-                write!(out, "stp q{first}, q{second}, [{}, #{bytes}]", Base(base))
-            }
-            I::StoreVectorsPast {
-                first: V(first),
-                second: V(second),
-                base,
-                bytes,
-            } => {
-                write!(out, "stnp q{first}, q{second}, [{}, #{bytes}]", Base(base))
-            }
-            I::LoadDouble {
-                to: V(to),
-                base,
-                bytes,
-            } => {
-                write!(out, "ldr d{to}, [{}, #{bytes}]", Base(base))
-            }
-            I::StoreDouble {
-                from: V(from),
-                base,
-                bytes,
-            } => {
-                write!(out, "str d{from}, [{}, #{bytes}]", Base(base))
-            }
-            I::NegateDouble {
-                to: V(to),
-                from: V(from),
-            } => write!(out, "fneg d{to}, d{from}"),
-            I::NegateDoubles {
-                to: V(to),
-                from: V(from),
-            } => {
-                write!(out, "fneg v{to}.2d, v{from}.2d")
-            }
-            I::MultiplyAddDoubles {
-                to: V(to),
-                left: V(left),
-                right: V(right),
-            } => {
-                write!(out, "fmla v{to}.2d, v{left}.2d, v{right}.2d")
-            }
-            I::AddWords {
-                to: V(to),
-                left: V(left),
-                right: V(right),
-            } => {
-                write!(out, "add v{to}.4s, v{left}.4s, v{right}.4s")
-            }
-            I::Broadcast { to: V(to), from } => write!(out, "dup v{to}.2d, {from}"),
-            I::ClearVector { to: V(to) } => write!(out, "movi v{to}.2d, #0"),
-            I::BranchIf { condition, words } => {
-                write!(out, "b.{} .{:+}", condition.name(), 4 * words)
-            }
-            I::ReadCounter { to } => write!(out, "mrs {to}, cntvct_el0"),
-            I::Synchronise(Barrier::All) => out.write_str("dsb sy"),
-            I::Synchronise(Barrier::Loads) => out.write_str("dsb ld"),
-            I::SynchroniseInstructions => out.write_str("isb"),
-            I::Nop => out.write_str("nop"),
-            I::Return => out.write_str("ret"),
-        }
+        out.write_str(&self.form().text)
     }
 }
