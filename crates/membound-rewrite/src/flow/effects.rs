@@ -250,10 +250,58 @@ fn correct(instruction: &Instruction, state: &mut State) {
         }
         M::Bsf | M::Bsr => {
             // With a source of zero the destination is unchanged.
-            let destination = gpr(instruction.op0_register());
-            state.read(destination);
-            state.spare(destination);
+            may_stay(gpr(instruction.op0_register()), state);
         }
+        M::Nop | M::Reservednop => *state = State::NOTHING,
+        // `rdssp` does nothing where shadow stacks are off. Where the kernel emulates the others, it writes
+        // 16 bits.
+        M::Rdsspd | M::Rdsspq | M::Sldt | M::Str | M::Smsw
+            if instruction.op0_kind() == OpKind::Register =>
+        {
+            may_stay(gpr(instruction.op0_register()), state);
+        }
+        M::Insertq => may_stay(parts(instruction.op0_register()), state),
+        M::Rcl | M::Rcr | M::Rol | M::Ror | M::Sal | M::Sar | M::Shl | M::Shr
+            if instruction.op1_kind() == OpKind::Register =>
+        {
+            // A count of zero leaves the flags unchanged.
+            state.spare(ALL_FLAGS);
+        }
+        M::Rcl | M::Rcr => {
+            // With 8 and 16 bits, a count that rotates by a full circle leaves operand and carry unchanged,
+            // but overflow may change.
+            let overwritten =
+                RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
+            match instruction.immediate8() & 31 {
+                0 | 1 => {}
+                _ => {
+                    state.read(RegisterSet::flag(Flag::Carry));
+                    state.write(overwritten);
+                    state.spare(RegisterSet::flag(Flag::Overflow));
+                }
+            }
+        }
+        M::Shld | M::Shrd if instruction.op2_kind() == OpKind::Register => {
+            state.spare(ALL_FLAGS);
+        }
+        M::Sbb if same_register(instruction, 0, 1) => {
+            let register = gpr(instruction.op0_register());
+            state.reads = state.reads.without(register);
+        }
+        mnemonic if traits::is_constant_idiom(mnemonic) => {
+            let sources = if instruction.op_count() == 2 { 0 } else { 1 };
+            if !instruction.has_op_mask() && same_register(instruction, sources, sources + 1) {
+                state.reads = state.reads.intersection(RegisterSet::X87);
+            }
+        }
+        mnemonic => correct_extended_state(mnemonic, state),
+    }
+}
+
+/// Corrects the instructions that save, load or clear many registers or MXCSR.
+fn correct_extended_state(mnemonic: Mnemonic, state: &mut State) {
+    use Mnemonic as M;
+    match mnemonic {
         M::Vzeroall => {
             *state = State::NOTHING;
             for number in 0..16 {
@@ -288,56 +336,14 @@ fn correct(instruction: &Instruction, state: &mut State) {
         }
         // It may report which components are in use.
         M::Xgetbv => state.read(EXTENDED),
-        M::Nop | M::Reservednop => *state = State::NOTHING,
-        // `rdssp` does nothing where shadow stacks are off. Where the kernel emulates the others, it writes
-        // 16 bits.
-        M::Rdsspd | M::Rdsspq | M::Sldt | M::Str | M::Smsw
-            if instruction.op0_kind() == OpKind::Register =>
-        {
-            let destination = gpr(instruction.op0_register());
-            state.read(destination);
-            state.spare(destination);
-        }
-        M::Insertq => {
-            let destination = parts(instruction.op0_register());
-            state.read(destination);
-            state.spare(destination);
-        }
-        M::Rcl | M::Rcr | M::Rol | M::Ror | M::Sal | M::Sar | M::Shl | M::Shr
-            if instruction.op1_kind() == OpKind::Register =>
-        {
-            // A count of zero leaves the flags unchanged.
-            state.spare(ALL_FLAGS);
-        }
-        M::Rcl | M::Rcr => {
-            // With 8 and 16 bits, a count that rotates by a full circle leaves operand and carry unchanged,
-            // but overflow may change.
-            let overwritten =
-                RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
-            match instruction.immediate8() & 31 {
-                0 | 1 => {}
-                _ => {
-                    state.read(RegisterSet::flag(Flag::Carry));
-                    state.write(overwritten);
-                    state.spare(RegisterSet::flag(Flag::Overflow));
-                }
-            }
-        }
-        M::Shld | M::Shrd if instruction.op2_kind() == OpKind::Register => {
-            state.spare(ALL_FLAGS);
-        }
-        M::Sbb if same_register(instruction, 0, 1) => {
-            let register = gpr(instruction.op0_register());
-            state.reads = state.reads.without(register);
-        }
-        mnemonic if traits::is_constant_idiom(mnemonic) => {
-            let sources = if instruction.op_count() == 2 { 0 } else { 1 };
-            if !instruction.has_op_mask() && same_register(instruction, sources, sources + 1) {
-                state.reads = state.reads.intersection(RegisterSet::X87);
-            }
-        }
         _ => {}
     }
+}
+
+/// Some executions leave the destination as it is.
+fn may_stay(destination: RegisterSet, state: &mut State) {
+    state.read(destination);
+    state.spare(destination);
 }
 
 fn same_register(instruction: &Instruction, first: u32, second: u32) -> bool {

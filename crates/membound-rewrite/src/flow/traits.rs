@@ -158,127 +158,141 @@ fn names_an_address_only(mnemonic: Mnemonic) -> bool {
 }
 
 fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
-    use Mnemonic as M;
-    let lists = |list: &[Mnemonic]| list.contains(&mnemonic);
-    // For these, iced reports fewer or other effects than the processor has.
-    let everything = [
-        M::INVALID,
-        M::Db,
-        M::Dw,
-        M::Dd,
-        M::Dq,
-        M::Ud0,
-        M::Ud1,
-        M::Ud2,
-        M::Int,
-        M::Int1,
-        M::Int3,
-        M::Into,
-        M::Iret,
-        M::Iretd,
-        M::Iretq,
-        M::Retf,
-        M::Sysenter,
-        M::Sysexit,
-        M::Sysexitq,
-        M::Sysret,
-        M::Sysretq,
-        M::Hlt,
-        M::Xbegin,
-        M::Xend,
-        M::Xabort,
-        M::Vmcall,
-        M::Vmmcall,
-        M::Vmgexit,
-        M::Vmlaunch,
-        M::Vmresume,
-        M::Vmrun,
-        M::Vmfunc,
-        M::Rsm,
-        M::Uiret,
-        M::Senduipi,
-        M::Enclu,
-        M::Encls,
-        M::Enclv,
-        M::Skinit,
-        M::Loadall,
-        M::Tdcall,
-        M::Seamcall,
-        M::Seamret,
-        M::Seamops,
-        M::Eretu,
-        M::Erets,
-        M::Llwpcb,
-        M::Slwpcb,
-        M::Pvalidate,
-        M::Hreset,
-    ];
-    let corrected = [
-        M::Syscall,
-        M::Bsf,
-        M::Bsr,
-        M::Vzeroall,
-        M::Vzeroupper,
-        M::Ldmxcsr,
-        M::Vldmxcsr,
-        M::Stmxcsr,
-        M::Vstmxcsr,
-        M::Fxsave,
-        M::Fxsave64,
-        M::Fxrstor,
-        M::Fxrstor64,
-        M::Xsave,
-        M::Xsave64,
-        M::Xsavec,
-        M::Xsavec64,
-        M::Xsaveopt,
-        M::Xsaveopt64,
-        M::Xsaves,
-        M::Xsaves64,
-        M::Xrstor,
-        M::Xrstor64,
-        M::Xrstors,
-        M::Xrstors64,
-        M::Xgetbv,
-        M::Nop,
-        M::Reservednop,
-        M::Rdsspd,
-        M::Rdsspq,
-        M::Rcl,
-        M::Rcr,
-        M::Rol,
-        M::Ror,
-        M::Sal,
-        M::Sar,
-        M::Shl,
-        M::Shr,
-        M::Shld,
-        M::Shrd,
-        M::Sbb,
-        M::Insertq,
-        M::Sldt,
-        M::Str,
-        M::Smsw,
-    ];
-    if lists(&everything)
+    if may_touch_everything(mnemonic)
         || instruction.is_privileged()
         || instruction.encoding() == EncodingKind::MVEX
-        || matches!(
-            code,
-            Code::Call_m1616
-                | Code::Call_m1632
-                | Code::Call_m1664
-                | Code::Jmp_m1616
-                | Code::Jmp_m1632
-                | Code::Jmp_m1664
-        )
+        || is_far(code)
     {
         Kind::Everything
-    } else if lists(&corrected) || is_constant_idiom(mnemonic) {
+    } else if is_corrected(mnemonic) || is_constant_idiom(mnemonic) {
         Kind::Corrected
     } else {
         Kind::Ordinary
     }
+}
+
+/// True for indirect calls and jumps to another segment.
+fn is_far(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Call_m1616
+            | Code::Call_m1632
+            | Code::Call_m1664
+            | Code::Jmp_m1616
+            | Code::Jmp_m1632
+            | Code::Jmp_m1664
+    )
+}
+
+/// True if iced reports fewer or other effects than the processor has, and nothing is known to stay the same.
+fn may_touch_everything(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::INVALID
+            | M::Db
+            | M::Dw
+            | M::Dd
+            | M::Dq
+            | M::Ud0
+            | M::Ud1
+            | M::Ud2
+            | M::Int
+            | M::Int1
+            | M::Int3
+            | M::Into
+            | M::Iret
+            | M::Iretd
+            | M::Iretq
+            | M::Retf
+            | M::Sysenter
+            | M::Sysexit
+            | M::Sysexitq
+            | M::Sysret
+            | M::Sysretq
+            | M::Hlt
+            | M::Xbegin
+            | M::Xend
+            | M::Xabort
+            | M::Vmcall
+            | M::Vmmcall
+            | M::Vmgexit
+            | M::Vmlaunch
+            | M::Vmresume
+            | M::Vmrun
+            | M::Vmfunc
+            | M::Rsm
+            | M::Uiret
+            | M::Senduipi
+            | M::Enclu
+            | M::Encls
+            | M::Enclv
+            | M::Skinit
+            | M::Loadall
+            | M::Tdcall
+            | M::Seamcall
+            | M::Seamret
+            | M::Seamops
+            | M::Eretu
+            | M::Erets
+            | M::Llwpcb
+            | M::Slwpcb
+            | M::Pvalidate
+            | M::Hreset
+    )
+}
+
+/// True if [`super::effects`] corrects what iced reports.
+fn is_corrected(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Syscall
+            | M::Bsf
+            | M::Bsr
+            | M::Vzeroall
+            | M::Vzeroupper
+            | M::Ldmxcsr
+            | M::Vldmxcsr
+            | M::Stmxcsr
+            | M::Vstmxcsr
+            | M::Fxsave
+            | M::Fxsave64
+            | M::Fxrstor
+            | M::Fxrstor64
+            | M::Xsave
+            | M::Xsave64
+            | M::Xsavec
+            | M::Xsavec64
+            | M::Xsaveopt
+            | M::Xsaveopt64
+            | M::Xsaves
+            | M::Xsaves64
+            | M::Xrstor
+            | M::Xrstor64
+            | M::Xrstors
+            | M::Xrstors64
+            | M::Xgetbv
+            | M::Nop
+            | M::Reservednop
+            | M::Rdsspd
+            | M::Rdsspq
+            | M::Rcl
+            | M::Rcr
+            | M::Rol
+            | M::Ror
+            | M::Sal
+            | M::Sar
+            | M::Shl
+            | M::Shr
+            | M::Shld
+            | M::Shrd
+            | M::Sbb
+            | M::Insertq
+            | M::Sldt
+            | M::Str
+            | M::Smsw
+    )
 }
 
 /// True if the result is a constant when both sources are the same register.

@@ -64,6 +64,24 @@ fn bits_of(bytes: usize) -> u8 {
     u8::try_from(bytes * 8).unwrap_or(64).min(64)
 }
 
+/// Width of the first operand in bits.
+fn width(instruction: &Instruction) -> u8 {
+    match instruction.op0_kind() {
+        OpKind::Register => bits_of(instruction.op0_register().size()),
+        _ => match instruction.memory_size() {
+            MemorySize::Unknown => 64,
+            size => bits_of(size.size()),
+        },
+    }
+}
+
+impl Compared {
+    fn of(instruction: &Instruction, left: Value, right: Value) -> Self {
+        let bits = width(instruction);
+        Self { left, right, bits }
+    }
+}
+
 impl State {
     pub(super) fn new() -> Self {
         Self {
@@ -185,120 +203,33 @@ impl State {
         }
     }
 
-    /// Width of the first operand in bits.
-    fn width(instruction: &Instruction) -> u8 {
-        match instruction.op0_kind() {
-            OpKind::Register => bits_of(instruction.op0_register().size()),
-            _ => match instruction.memory_size() {
-                MemorySize::Unknown => 64,
-                size => bits_of(size.size()),
-            },
-        }
-    }
-
     /// Applies an instruction to the state.
     pub(super) fn step(&mut self, instruction: &Instruction) {
-        let width = Self::width(instruction);
         let mut flags = None;
         match instruction.mnemonic() {
-            Mnemonic::Mov | Mnemonic::Movzx => {
-                let value = self.read(instruction, 1);
-                self.write(instruction, value);
-            }
-            Mnemonic::Movsx | Mnemonic::Movsxd => {
-                let bits = match instruction.op1_kind() {
-                    OpKind::Register => bits_of(instruction.op1_register().size()),
-                    _ => bits_of(instruction.memory_size().size()),
-                };
-                let value = self.read(instruction, 1);
-                let value = self.values.signed(value, bits);
-                self.write(instruction, value);
-            }
             Mnemonic::Cdqe => {
                 let value = self.values.signed(self.registers[0], 32);
                 self.registers[0] = value;
             }
-            Mnemonic::Lea => {
-                let address = self.address(instruction);
-                self.write(instruction, address);
-            }
-            Mnemonic::Add => {
-                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
-                let value = self.values.add(a, b);
-                self.write(instruction, value);
-            }
             Mnemonic::Sub => {
-                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
-                flags = Some(Compared {
-                    left: a,
-                    right: b,
-                    bits: width,
-                });
-                let value = match self.values.as_constant(b) {
-                    Some(b) => {
-                        let negative = self.values.constant(b.wrapping_neg());
-                        self.values.add(a, negative)
+                let (left, right) = (self.read(instruction, 0), self.read(instruction, 1));
+                flags = Some(Compared::of(instruction, left, right));
+                let value = match self.values.as_constant(right) {
+                    Some(right) => {
+                        let negative = self.values.constant(right.wrapping_neg());
+                        self.values.add(left, negative)
                     }
                     None => self.values.unknown(),
                 };
                 self.write(instruction, value);
             }
-            Mnemonic::Inc | Mnemonic::Dec => {
-                let a = self.read(instruction, 0);
-                let by = if instruction.mnemonic() == Mnemonic::Inc {
-                    1
-                } else {
-                    u64::MAX
-                };
-                let by = self.values.constant(by);
-                let value = self.values.add(a, by);
-                self.write(instruction, value);
-            }
-            Mnemonic::And => {
-                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
-                let value = match (self.values.as_constant(a), self.values.as_constant(b)) {
-                    (_, Some(mask)) => self.values.masked(a, mask & low_mask(width)),
-                    (Some(mask), None) => self.values.masked(b, mask),
-                    (None, None) => self.values.unknown(),
-                };
-                self.write(instruction, value);
-            }
-            Mnemonic::Shl | Mnemonic::Sal => {
-                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
-                let value = match self.values.as_constant(by) {
-                    Some(by) if by < 64 => self.values.multiple(a, 1 << by),
-                    _ => self.values.unknown(),
-                };
-                self.write(instruction, value);
-            }
-            Mnemonic::Shr => {
-                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
-                let value = match self.values.as_constant(by) {
-                    Some(by) if by < u64::from(width) => {
-                        let by = u8::try_from(by).expect("less than a width");
-                        self.values.shifted_right(a, by, width)
-                    }
-                    _ => self.values.unknown(),
-                };
-                self.write(instruction, value);
-            }
-            Mnemonic::Xor if instruction.op0_register() == instruction.op1_register() => {
-                let zero = self.values.constant(0);
-                self.write(instruction, zero);
-            }
             Mnemonic::Cmp => {
-                flags = Some(Compared {
-                    left: self.read(instruction, 0),
-                    right: self.read(instruction, 1),
-                    bits: width,
-                });
+                let (left, right) = (self.read(instruction, 0), self.read(instruction, 1));
+                flags = Some(Compared::of(instruction, left, right));
             }
             Mnemonic::Test if instruction.op0_register() == instruction.op1_register() => {
-                flags = Some(Compared {
-                    left: self.read(instruction, 0),
-                    right: self.values.constant(0),
-                    bits: width,
-                });
+                let (left, right) = (self.read(instruction, 0), self.values.constant(0));
+                flags = Some(Compared::of(instruction, left, right));
             }
             Mnemonic::Push => {
                 let value = self.read(instruction, 0);
@@ -311,13 +242,77 @@ impl State {
                 self.write(instruction, value);
             }
             _ => {
-                self.other(instruction);
-                return;
+                let Some(value) = self.result(instruction) else {
+                    self.other(instruction);
+                    return;
+                };
+                self.write(instruction, value);
             }
         }
         if instruction.rflags_modified() != 0 {
             self.flags = flags;
         }
+    }
+
+    /// What an instruction writes to its first operand, if that is all it does apart from flags, which become
+    /// unknown; `None` for all other instructions.
+    fn result(&mut self, instruction: &Instruction) -> Option<Value> {
+        let width = width(instruction);
+        Some(match instruction.mnemonic() {
+            Mnemonic::Mov | Mnemonic::Movzx => self.read(instruction, 1),
+            Mnemonic::Movsx | Mnemonic::Movsxd => {
+                let bits = match instruction.op1_kind() {
+                    OpKind::Register => bits_of(instruction.op1_register().size()),
+                    _ => bits_of(instruction.memory_size().size()),
+                };
+                let value = self.read(instruction, 1);
+                self.values.signed(value, bits)
+            }
+            Mnemonic::Lea => self.address(instruction),
+            Mnemonic::Add => {
+                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
+                self.values.add(a, b)
+            }
+            Mnemonic::Inc | Mnemonic::Dec => {
+                let a = self.read(instruction, 0);
+                let by = if instruction.mnemonic() == Mnemonic::Inc {
+                    1
+                } else {
+                    u64::MAX
+                };
+                let by = self.values.constant(by);
+                self.values.add(a, by)
+            }
+            Mnemonic::And => {
+                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
+                match (self.values.as_constant(a), self.values.as_constant(b)) {
+                    (_, Some(mask)) => self.values.masked(a, mask & low_mask(width)),
+                    (Some(mask), None) => self.values.masked(b, mask),
+                    (None, None) => self.values.unknown(),
+                }
+            }
+            Mnemonic::Shl | Mnemonic::Sal => {
+                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
+                match self.values.as_constant(by) {
+                    Some(by) if by < 64 => self.values.multiple(a, 1 << by),
+                    _ => self.values.unknown(),
+                }
+            }
+            Mnemonic::Shr => {
+                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
+                match self.values.as_constant(by) {
+                    Some(by) if by < u64::from(width) => {
+                        let by = u8::try_from(by).expect("less than a width");
+                        self.values.shifted_right(a, by, width)
+                    }
+                    _ => self.values.unknown(),
+                }
+            }
+            Mnemonic::Xor if instruction.op0_register() == instruction.op1_register() => {
+                self.values.constant(0)
+            }
+            _ => return None,
+        })
     }
 
     fn move_stack(&mut self, by: u64) {
