@@ -168,21 +168,35 @@ impl SettledYield {
             writer.out.test(Gpr::RAX);
             writer.out.jump_if_ahead(Condition::ZERO)
         });
-        // `owner` differs from the thread pointer in a new thread, which has inherited `gs` from the thread
-        // that created it, and when the agent has set `owner` to 0 to be called.
-        writer
-            .out
-            .with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
-        let owner = absolute(offset_of!(RunQueue, owner));
-        writer
-            .out
-            .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
-        let not_owner = writer.out.jump_if_ahead(Condition::NOT_ZERO);
+        let not_owner = jump_unless_owner(writer.out);
         // A late request may leave `ASK` in `next` after the thread has answered it: `cmp rax, ASK`.
         writer
             .out
             .raw(&[0x48, 0x83, 0xf8, membound_wire::ASK as u8]);
         let answered = writer.out.jump_if_ahead(Condition::ZERO);
+        self.leave_for_scavenger(around, writer);
+        let resumed = writer.out.jump_ahead();
+        writer.out.land(not_owner);
+        writer.resume = Resume::Start;
+        writer.mark();
+        writer.out.call_entry(Entry::Yield);
+        writer.out.land(resumed);
+        writer.out.land(answered);
+        if let Some(field) = found_empty {
+            writer.out.land(field);
+        }
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        saved.restore(writer);
+        for field in queue_empty.into_iter().chain(recent) {
+            writer.out.land(field);
+        }
+        writer.resume = Resume::Displaced;
+        writer.mark();
+    }
+
+    /// Leaves the thread that owns the run queue for the context in rax, and writes where the thread resumes.
+    fn leave_for_scavenger(&self, around: &Surroundings, writer: &mut Writer<'_>) {
         let room = vectors::save(around, self.vectors, writer);
         store_run_queue(writer.out, offset_of!(RunQueue, stack), Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RCX);
@@ -211,24 +225,6 @@ impl SettledYield {
         set_selector(writer.out, 0);
         clear(writer.out, offset_of!(RunQueue, current));
         vectors::restore(around, self.vectors, room, writer);
-        let resumed = writer.out.jump_ahead();
-        writer.out.land(not_owner);
-        writer.resume = Resume::Start;
-        writer.mark();
-        writer.out.call_entry(Entry::Yield);
-        writer.out.land(resumed);
-        writer.out.land(answered);
-        if let Some(field) = found_empty {
-            writer.out.land(field);
-        }
-        writer.resume = Resume::AsFound;
-        writer.mark();
-        saved.restore(writer);
-        for field in queue_empty.into_iter().chain(recent) {
-            writer.out.land(field);
-        }
-        writer.resume = Resume::Displaced;
-        writer.mark();
     }
 
     fn prefetch_companions(&self, out: &mut Emitter) {
@@ -246,45 +242,11 @@ impl SettledYield {
         charge: &Charge,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
-        let cost = charge.units;
         let entry = writer.out.at();
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
-        let misses = matches!(self.kind, Yield::Miss { .. });
-        let mut nothing_to_restore = None;
-        if flags_dead && misses {
-            nothing_to_restore = Some(jump_if_alone(writer.out));
-        }
-        if flags_dead && !misses {
-            prefetch_all(&charge.ahead, writer.out);
-            count_down(writer.out, cost);
-            // The charge is made: a signal after this must not make the thread repeat it.
-            writer.resume = Resume::Displaced;
-            writer.mark();
-            nothing_to_restore = Some(writer.out.jump_if_ahead(Condition::GREATER));
-            prefetch_all(&charge.leaving, writer.out);
-        }
+        let nothing_to_restore = flags_dead.then(|| self.stay_without_saving(charge, writer));
         let saved = SavedState::save(around, writer);
-        let mut no_switch = None;
-        let mut credit_used_up = None;
-        if misses || !flags_dead {
-            if misses && !flags_dead {
-                no_switch = Some(jump_if_alone(writer.out));
-            }
-            count_down(writer.out, cost);
-            writer.resume = Resume::Displaced;
-            writer.mark();
-            if misses {
-                credit_used_up = Some(writer.out.jump_if_ahead(Condition::LESS_OR_EQUAL));
-            } else {
-                no_switch = Some(writer.out.jump_if_ahead(Condition::GREATER));
-                // The stack pointer has moved, and rax may hold the flags: operands that use either cannot be
-                // computed here.
-                let moved = [Gpr::RSP, Gpr::RAX];
-                let mut computable = charge.leaving.clone();
-                computable.retain(|operand| !moved.iter().any(|it| operand.address.uses(*it)));
-                prefetch_all(&computable, writer.out);
-            }
-        }
+        let (no_switch, credit_used_up) = self.stay_after_saving(around, charge, writer);
         // The state of the registers does not change up to the switch, so the marks stay valid.
         let ahead = credit_used_up.map(|field| {
             let before = writer.frame;
@@ -307,24 +269,66 @@ impl SettledYield {
         saved.restore(writer);
         writer.resume = Resume::Displaced;
         writer.mark();
-        let again = charge.iteration_counter.map(|iterations| {
-            // A context that resumes has been charged for these iterations before: skip the test.
-            let counted = writer.out.jump_ahead();
-            // Nearly all iterations of a tight loop consist of this test and the loop's instructions alone:
-            // one more cache line takes some processors as long as the iteration itself.
-            writer.out.begin_line();
-            let again = writer.out.at();
-            writer
-                .out
-                .test_bits(iterations.iteration_counter.register, iterations.mask());
-            writer.out.jump_if_back(Condition::ZERO, entry);
-            writer.out.land(counted);
-            again
-        });
+        let again = charge
+            .iteration_counter
+            .map(|iterations| skip_counted_iterations(iterations, entry, writer.out));
         if let Some(field) = nothing_to_restore {
             writer.out.land(field);
         }
         again
+    }
+
+    /// Where the flags are dead: charges a bound yield. Returns the field of a jump that is taken if the
+    /// context goes on.
+    fn stay_without_saving(&self, charge: &Charge, writer: &mut Writer<'_>) -> u32 {
+        if self.is_miss() {
+            return jump_if_alone(writer.out);
+        }
+        prefetch_all(&charge.ahead, writer.out);
+        count_down(writer.out, charge.units);
+        // The charge is made: a signal after this must not make the thread repeat it.
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        let field = writer.out.jump_if_ahead(Condition::GREATER);
+        prefetch_all(&charge.leaving, writer.out);
+        field
+    }
+
+    /// After the state has been saved: charges what [`Self::stay_without_saving`] has not charged. Returns the
+    /// field of a jump that is taken if the context goes on, and that of a jump that is taken if its credit is
+    /// used up.
+    fn stay_after_saving(
+        &self,
+        around: &Surroundings,
+        charge: &Charge,
+        writer: &mut Writer<'_>,
+    ) -> (Option<u32>, Option<u32>) {
+        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
+        if !self.is_miss() && flags_dead {
+            return (None, None);
+        }
+        let alone = (!flags_dead && self.is_miss()).then(|| jump_if_alone(writer.out));
+        count_down(writer.out, charge.units);
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        if self.is_miss() {
+            return (
+                alone,
+                Some(writer.out.jump_if_ahead(Condition::LESS_OR_EQUAL)),
+            );
+        }
+        let enough_credit = writer.out.jump_if_ahead(Condition::GREATER);
+        // The stack pointer has moved, and rax may hold the flags: operands that use either cannot be computed
+        // here.
+        let moved = [Gpr::RSP, Gpr::RAX];
+        let mut computable = charge.leaving.clone();
+        computable.retain(|operand| !moved.iter().any(|it| operand.address.uses(*it)));
+        prefetch_all(&computable, writer.out);
+        (Some(enough_credit), None)
+    }
+
+    const fn is_miss(&self) -> bool {
+        matches!(self.kind, Yield::Miss { .. })
     }
 
     /// Parks the context in rax: saves its vectors on its stack and stores where it resumes. Changes rcx and
@@ -335,7 +339,7 @@ impl SettledYield {
         store_rounding(around, writer, (&[], rounding));
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
-        if matches!(self.kind, Yield::Miss { .. }) {
+        if self.is_miss() {
             increment_at(writer.out, at(Gpr::RAX, offset_of!(Context, yields)));
         }
         let resume = writer.out.address_ahead(Gpr::RCX);
@@ -423,6 +427,17 @@ impl SettledYield {
     }
 }
 
+/// Emits a jump, whose field is returned, that is taken if the thread does not own the run queue. Changes rcx
+/// and flags.
+fn jump_unless_owner(out: &mut Emitter) -> u32 {
+    // `owner` differs from the thread pointer in a new thread, which has inherited `gs` from the thread
+    // that created it, and when the agent has set `owner` to 0 to be called.
+    out.with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
+    let owner = absolute(offset_of!(RunQueue, owner));
+    out.with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
+    out.jump_if_ahead(Condition::NOT_ZERO)
+}
+
 /// Emits a jump, whose field is returned, that is taken if the scavenger runs on its home thread and no other
 /// context is to run instead. Changes flags.
 fn jump_if_alone(out: &mut Emitter) -> u32 {
@@ -432,6 +447,21 @@ fn jump_if_alone(out: &mut Emitter) -> u32 {
     let alone = out.jump_ahead();
     out.land(not_alone);
     alone
+}
+
+/// Emits the test with which an iteration of a tight loop begins: it goes to `entry` only if no earlier charge
+/// covers it. Returns the test's offset.
+fn skip_counted_iterations(iterations: CountedIterations, entry: u32, out: &mut Emitter) -> u32 {
+    // A context that resumes has been charged for these iterations before: skip the test.
+    let counted = out.jump_ahead();
+    // Nearly all iterations of a tight loop consist of this test and the loop's instructions alone: one more
+    // cache line takes some processors as long as the iteration itself.
+    out.begin_line();
+    let again = out.at();
+    out.test_bits(iterations.iteration_counter.register, iterations.mask());
+    out.jump_if_back(Condition::ZERO, entry);
+    out.land(counted);
+    again
 }
 
 /// Emitted where a context resumes after it has prefetched: while slices are to be skipped

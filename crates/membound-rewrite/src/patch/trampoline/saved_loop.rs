@@ -24,6 +24,8 @@ struct OpenPlace {
     /// Offset of the displaced instruction.
     displaced: u32,
     steps: Vec<DraftStep>,
+    /// True if it has a body that a thread may have to restart in the middle of the loop.
+    has_body: bool,
 }
 
 /// A branch out of the loop.
@@ -32,6 +34,17 @@ struct Exit {
     /// Offset of the branch's displacement field.
     field: u32,
     target: u64,
+}
+
+/// The copies of a loop's iteration, whose branches are still open.
+#[derive(Debug, Default)]
+struct Copies {
+    /// One place for each instruction of each copy.
+    places: Vec<OpenPlace>,
+    exits: Vec<Exit>,
+    /// Fields of the branches that leave the loop at the end of a copied iteration, which the next copy
+    /// follows directly.
+    ends: Vec<u32>,
 }
 
 impl Chunk {
@@ -44,15 +57,35 @@ impl Chunk {
         parts: &mut Peekable<impl Iterator<Item = Part>>,
         (trampoline_loop, saves): (&TrampolineLoop, LoopSaves),
     ) {
+        let mut copies = self.copies(context, group, parts, trampoline_loop);
+        let (mut behind, on) = self.ways_out(context, group, (trampoline_loop, saves), &copies);
         let overwritten = self.overwritten(context, group);
-        let mut places = Vec::new();
-        // For each instruction, true if it has a body that a thread may have to restart in the middle of the
-        // loop.
-        let mut bodies = Vec::new();
-        let mut exits = Vec::new();
-        // Fields of the branches that leave the loop at the end of a copied iteration, which the next copy
-        // follows directly.
-        let mut ends = Vec::new();
+        let per_copy = trampoline_loop.end - group.first;
+        self.ways_in(
+            saves,
+            overwritten,
+            &mut copies.places,
+            per_copy,
+            &mut behind,
+        );
+        for place in copies.places.iter().chain(&behind) {
+            let (code, original, displaced) = (place.code, place.original, place.displaced);
+            self.tables.place(code, original, displaced, &place.steps);
+        }
+        if let Some(on) = on {
+            self.out.land(on);
+        }
+    }
+
+    /// Writes the copies of the iteration, and takes their bodies from `parts`.
+    fn copies(
+        &mut self,
+        context: &FunctionContext<'_>,
+        group: &Group,
+        parts: &mut Peekable<impl Iterator<Item = Part>>,
+        trampoline_loop: &TrampolineLoop,
+    ) -> Copies {
+        let mut copies = Copies::default();
         let mut again = None;
         let iterations = 1 << trampoline_loop.copies;
         for iteration in 0..iterations {
@@ -68,25 +101,36 @@ impl Chunk {
                 let again = *again.get_or_insert(comes_in.unwrap_or(code));
                 let displaced = self.out.at();
                 if index + 1 == trampoline_loop.end && iteration + 1 < iterations {
-                    ends.extend(self.leave_or_go_on(context, index));
+                    copies.ends.extend(self.leave_or_go_on(context, index));
                 } else if !self.go_back(context, group, index, again) {
-                    exits.extend(self.leave_or_displace(context, index));
+                    copies.exits.extend(self.leave_or_displace(context, index));
                 }
-                bodies.push(part.is_some() && !is_head);
-                places.push(OpenPlace {
+                copies.places.push(OpenPlace {
                     code,
                     original: self.relative(context, index),
                     displaced,
                     steps: self.draft.take_steps(),
+                    has_body: part.is_some() && !is_head,
                 });
             }
         }
+        copies
+    }
+
+    /// Writes the exits of the loop. Returns them, and the open field of a jump to the rest of the group.
+    fn ways_out(
+        &mut self,
+        context: &FunctionContext<'_>,
+        group: &Group,
+        (trampoline_loop, saves): (&TrampolineLoop, LoopSaves),
+        copies: &Copies,
+    ) -> (Vec<OpenPlace>, Option<u32>) {
         let mut behind = Vec::new();
         let mut on = None;
         if falls_through(context, trampoline_loop.end - 1) {
             let after = context.function.instructions[trampoline_loop.end - 1].next_ip();
-            for end in ends {
-                self.out.land(end);
+            for end in &copies.ends {
+                self.out.land(*end);
             }
             behind.push(self.way_out(saves, after, |out| {
                 if group.is_over_at(trampoline_loop.end) {
@@ -96,24 +140,37 @@ impl Chunk {
                 }
             }));
         }
-        for exit in exits {
+        for exit in &copies.exits {
             self.out.land(exit.field);
             behind.push(self.way_out(saves, exit.target, |out| out.jump(exit.target)));
         }
+        (behind, on)
+    }
+
+    /// Writes the stubs through which threads enter the loop, after those `behind` it, and lets the `places`
+    /// of all copies, each of `per_copy` instructions, continue there.
+    fn ways_in(
+        &mut self,
+        saves: LoopSaves,
+        overwritten: u32,
+        places: &mut [OpenPlace],
+        per_copy: usize,
+        behind: &mut Vec<OpenPlace>,
+    ) {
         // The head is entered from the program's text, in the program's own state.
         let first = self.next_place();
-        let stubs = first + length(&places);
-        let (of_first, copies) = places.split_at_mut(trampoline_loop.end - group.first);
-        for (at, (place, has_body)) in of_first.iter_mut().zip(bodies).enumerate() {
+        let stubs = first + length(places);
+        let (of_first, copies) = places.split_at_mut(per_copy);
+        for (at, place) in of_first.iter_mut().enumerate() {
             let entry = if at == 0 {
                 first
             } else {
-                stubs + length(&behind)
+                stubs + length(behind)
             };
             if place.original < overwritten {
                 self.entries.push(entry);
             }
-            if has_body {
+            if place.has_body {
                 let stub = self.way_in(saves, place.original, place.code);
                 for step in &mut place.steps {
                     *step = step.started_at(stub.code);
@@ -127,13 +184,6 @@ impl Chunk {
         // A thread that is moved into the middle of a copy continues in the first copy.
         for (copy, place) in copies.iter_mut().zip(of_first.iter().cycle()) {
             copy.displaced = place.displaced;
-        }
-        for place in places.iter().chain(&behind) {
-            let (code, original, displaced) = (place.code, place.original, place.displaced);
-            self.tables.place(code, original, displaced, &place.steps);
-        }
-        if let Some(on) = on {
-            self.out.land(on);
         }
     }
 
@@ -223,6 +273,7 @@ impl Chunk {
             original,
             displaced,
             steps,
+            has_body: false,
         }
     }
 }
