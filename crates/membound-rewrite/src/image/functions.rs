@@ -201,8 +201,42 @@ fn fill_gaps(
     if gaps.is_empty() {
         return;
     }
+    // An aligned address that data point to begins a function of its own.
+    let mut pointed_to: Vec<u64> = relocations
+        .pointers
+        .iter()
+        .map(|&(_, value)| value)
+        .filter(|value| value % FUNCTION_ALIGNMENT == 0)
+        .collect();
+    pointed_to.sort_unstable();
+    pointed_to.dedup();
+    let mut candidates = Vec::new();
+    let reached = reached(layout, text, relocations, &gaps);
+    for (gap, _) in gaps.iter().zip(reached).filter(|(_, reached)| *reached) {
+        let first = pointed_to.partition_point(|&start| start <= gap.start);
+        let last = pointed_to.partition_point(|&start| start < gap.end);
+        let starts = [gap.start]
+            .into_iter()
+            .chain(pointed_to[first..last].iter().copied());
+        let ends = pointed_to[first..last].iter().copied().chain([gap.end]);
+        candidates.extend(starts.zip(ends).map(|(start, end)| Candidate {
+            start,
+            end: Some(end),
+            assembly: true,
+        }));
+    }
+    fill(functions, candidates.into_iter(), text, &mut Vec::new());
+}
+
+/// For each gap, true if a jump, call or pointer leads to it.
+fn reached(
+    layout: &Layout<'_>,
+    text: &[Range<u64>],
+    relocations: &Relocations<'_>,
+    gaps: &[Range<u64>],
+) -> Vec<bool> {
     let mut reached = vec![false; gaps.len()];
-    let pieces = Pieces::of(&gaps);
+    let pieces = Pieces::of(gaps);
     let mut reach = |target: u64| {
         if !pieces.contains(target) {
             return;
@@ -226,49 +260,25 @@ fn fill_gaps(
     }
     for range in text {
         let bytes = layout.bytes(range.clone()).unwrap_or_default();
-        // A call, a jump, or a long conditional jump. Bytes that only look like one add at worst a function
-        // that never runs.
-        for index in memchr::memchr3_iter(0xe8, 0xe9, 0x0f, bytes) {
-            let displaced_at = match &bytes[index..] {
-                [0x0f, 0x80..=0x8f, ..] => index + 2,
-                [0x0f, ..] => continue,
-                _ => index + 1,
-            };
-            let Some(displacement) = bytes.get(displaced_at..).and_then(<[u8]>::first_chunk) else {
-                continue;
-            };
-            let displacement = i32::from_le_bytes(*displacement);
-            let next = range.start + displaced_at as u64 + 4;
-            let target = next.wrapping_add_signed(i64::from(displacement));
-            if target >= range.start && target < range.end {
-                reach(target);
-            }
-        }
+        jump_targets(range, bytes).for_each(&mut reach);
     }
-    // An aligned address that data point to begins a function of its own.
-    let mut pointed_to: Vec<u64> = relocations
-        .pointers
-        .iter()
-        .map(|&(_, value)| value)
-        .filter(|value| value % FUNCTION_ALIGNMENT == 0)
-        .collect();
-    pointed_to.sort_unstable();
-    pointed_to.dedup();
-    let mut candidates = Vec::new();
-    for (gap, _) in gaps.iter().zip(&reached).filter(|(_, reached)| **reached) {
-        let first = pointed_to.partition_point(|&start| start <= gap.start);
-        let last = pointed_to.partition_point(|&start| start < gap.end);
-        let starts = [gap.start]
-            .into_iter()
-            .chain(pointed_to[first..last].iter().copied());
-        let ends = pointed_to[first..last].iter().copied().chain([gap.end]);
-        candidates.extend(starts.zip(ends).map(|(start, end)| Candidate {
-            start,
-            end: Some(end),
-            assembly: true,
-        }));
-    }
-    fill(functions, candidates.into_iter(), text, &mut Vec::new());
+    reached
+}
+
+/// Targets, in the same range, of what may be calls, jumps and long conditional jumps. Bytes that only look like
+/// one add at worst a function that never runs.
+fn jump_targets(range: &Range<u64>, bytes: &[u8]) -> impl Iterator<Item = u64> {
+    memchr::memchr3_iter(0xe8, 0xe9, 0x0f, bytes).filter_map(|index| {
+        let displaced_at = match &bytes[index..] {
+            [0x0f, 0x80..=0x8f, ..] => index + 2,
+            [0x0f, ..] => return None,
+            _ => index + 1,
+        };
+        let displacement = i32::from_le_bytes(*bytes.get(displaced_at..)?.first_chunk()?);
+        let next = range.start + displaced_at as u64 + 4;
+        let target = next.wrapping_add_signed(i64::from(displacement));
+        range.contains(&target).then_some(target)
+    })
 }
 
 /// True if tables of small numbers are scattered in these ranges, as GHC writes one before each function: then

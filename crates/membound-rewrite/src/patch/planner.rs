@@ -274,9 +274,20 @@ pub(super) struct Assembly<'a> {
 }
 
 /// All chunks' shapes, and for each chunk the numbers of its shapes among them.
-struct MergedShapes<'a> {
-    shapes: &'a Tables,
-    numbers: &'a [Vec<u32>],
+struct MergedShapes {
+    shapes: Tables,
+    numbers: Vec<Vec<u32>>,
+}
+
+impl MergedShapes {
+    fn of(chunks: &[Chunk]) -> Self {
+        let mut shapes = Tables::default();
+        let numbers = chunks.iter().map(|chunk| shapes.join(&chunk.tables));
+        Self {
+            numbers: numbers.collect(),
+            shapes,
+        }
+    }
 }
 
 /// Offsets of a chunk's code, places and sites in the whole plan.
@@ -299,28 +310,19 @@ impl Assembly<'_> {
             .map(|part| (part.chunk, part.found))
             .unzip();
         let (bases, end) = bases(&chunks);
-        let mut found: Vec<(FunctionView, PlannedFunction)> = Vec::new();
-        for (list, base) in lists.into_iter().zip(&bases) {
-            for (view, mut function) in list {
-                for site in &mut function.sites {
-                    site.number = site.number.map(|number| base.site + number);
-                }
-                found.push((view, function));
-            }
-        }
-        let mut shapes = Tables::default();
-        let shape_numbers: Vec<Vec<u32>> = chunks
-            .iter()
-            .map(|chunk| shapes.join(&chunk.tables))
-            .collect();
-        let overflowed = shapes.overflowed || chunks.iter().any(|chunk| chunk.out.overflowed);
+        let mut found = found(lists, &bases);
+        let merged = MergedShapes::of(&chunks);
+        let overflowed =
+            merged.shapes.overflowed || chunks.iter().any(|chunk| chunk.out.overflowed);
         let mut builder = Builder::default();
-        let joined = MergedShapes {
-            shapes: &shapes,
-            numbers: &shape_numbers,
-        };
         let calls = self.calls(&found);
-        self.tables(&chunks, &bases, &joined, &calls, &mut builder);
+        self.tables(
+            &chunks,
+            &bases,
+            &merged,
+            &calls,
+            builder.section(Section::Tables),
+        );
 
         let words = site_words(self.options);
         let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
@@ -335,12 +337,7 @@ impl Assembly<'_> {
         };
         *builder.section(Section::Code) = code(&chunks, &bases, end.code, &resolve);
         let mut edits = edits(&chunks, &bases);
-        for (chunk, base) in chunks.iter().zip(&bases) {
-            let out = builder.section(Section::Relocations);
-            for field in &chunk.out.relocations {
-                out.extend_from_slice(&(field + base.code).to_le_bytes());
-            }
-        }
+        write_relocations(&chunks, &bases, builder.section(Section::Relocations));
         drop(chunks);
         let overflowed = overflowed || area >= 1 << 31;
         if overflowed {
@@ -348,19 +345,7 @@ impl Assembly<'_> {
             lose(&mut found, &edits, self.origin);
             edits.clear();
         }
-        let island_range = self.island_range(area);
-        let (mut puns, without_island) = pun::find(&mut edits, &island_range, text);
-        for index in without_island.iter().map(|index| *index as usize) {
-            lose(&mut found, &edits[index..=index], self.origin);
-        }
-        puns.sort_unstable_by_key(|pun| pun.island);
-        let remaining = keep(&mut edits, &mut puns, &without_island);
-        for edit in &remaining {
-            write_edit(edit, builder.section(Section::Edits));
-        }
-        for pun in &puns {
-            write_pun(pun, builder.section(Section::Puns));
-        }
+        self.write_edits(edits, area, text, &mut found, &mut builder);
         self.describe(&found, &mut builder);
         *builder.section(Section::Identity) = self.identity.clone();
         *builder.section(Section::Options) = self.options.key();
@@ -372,6 +357,31 @@ impl Assembly<'_> {
         builder.set(Number::TablesBytes, tables_bytes);
         builder.set(Number::DataBytes, data_bytes);
         Plan::from_bytes(builder.finish()).expect("what was just written can be read")
+    }
+
+    /// Writes the edits and their puns, and refuses the sites of edits whose jump needs an island where none
+    /// fits. `area` is the size of code, tables and data in bytes.
+    fn write_edits<'a>(
+        &self,
+        mut edits: Vec<Edit>,
+        area: u64,
+        text: impl Fn(u32, usize) -> Option<&'a [u8]>,
+        found: &mut [(FunctionView, PlannedFunction)],
+        builder: &mut Builder,
+    ) {
+        let island_range = self.island_range(area);
+        let (mut puns, without_island) = pun::find(&mut edits, &island_range, text);
+        for index in without_island.iter().map(|index| *index as usize) {
+            lose(found, &edits[index..=index], self.origin);
+        }
+        puns.sort_unstable_by_key(|pun| pun.island);
+        let remaining = keep(&mut edits, &mut puns, &without_island);
+        for edit in &remaining {
+            write_edit(edit, builder.section(Section::Edits));
+        }
+        for pun in &puns {
+            write_pun(pun, builder.section(Section::Puns));
+        }
     }
 
     fn island_range(&self, area: u64) -> IslandRange {
@@ -394,51 +404,14 @@ impl Assembly<'_> {
         &self,
         chunks: &[Chunk],
         bases: &[Base],
-        joined: &MergedShapes<'_>,
+        merged: &MergedShapes,
         calls: &[Call],
-        builder: &mut Builder,
+        out: &mut Vec<u8>,
     ) {
-        let (shape_list, steps, undos) = joined.shapes.parts();
-        let places: usize = chunks.iter().map(|chunk| chunk.tables.places.len()).sum();
-        let entries: usize = chunks.iter().map(|chunk| chunk.entries.len()).sum();
-        let mut header = TableHeader {
-            places_offset: size_of::<TableHeader>() as u64,
-            places: places as u64,
-            shapes: shape_list.len() as u64,
-            steps: steps.len() as u64,
-            undos: undos.len() as u64,
-            entries: entries as u64,
-            calls: calls.len() as u64,
-            hooks: u64::from(self.options.hooks != Hooks::LeaveOut),
-            ..TableHeader::default()
-        };
-        header.shapes_offset =
-            header.places_offset + size_of::<TrampolineEntry>() as u64 * header.places;
-        header.shapes_offset = header.shapes_offset.next_multiple_of(8);
-        header.steps_offset = header.shapes_offset + 8 * header.shapes;
-        header.undos_offset = header.steps_offset + 8 * header.steps;
-        header.entries_offset = header.undos_offset + 8 * header.undos;
-        header.calls_offset = header.entries_offset + 4 * header.entries;
-        let out = builder.section(Section::Tables);
+        let header = self.table_header(chunks, &merged.shapes, calls.len());
         out.reserve(header.calls_offset as usize + size_of_val(calls));
-        for field in [
-            header.places_offset,
-            header.places,
-            header.shapes_offset,
-            header.shapes,
-            header.steps_offset,
-            header.steps,
-            header.undos_offset,
-            header.undos,
-            header.entries_offset,
-            header.entries,
-            header.calls_offset,
-            header.calls,
-            header.hooks,
-        ] {
-            out.extend_from_slice(&field.to_le_bytes());
-        }
-        for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(joined.numbers) {
+        write_header(&header, out);
+        for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(&merged.numbers) {
             for place in &chunk.tables.places {
                 let fields = [
                     place.code + base.code,
@@ -449,7 +422,8 @@ impl Assembly<'_> {
             }
         }
         out.resize(out.len().next_multiple_of(8), 0);
-        for shape in shape_list {
+        let (shapes, steps, undos) = merged.shapes.parts();
+        for shape in shapes {
             out.extend_from_slice(&shape.first.to_le_bytes());
             out.extend_from_slice(&shape.count.to_le_bytes());
         }
@@ -472,6 +446,32 @@ impl Assembly<'_> {
             let fields = [call.original, call.number];
             out.extend_from_slice(fields.map(u32::to_le_bytes).as_flattened());
         }
+    }
+
+    /// Numbers and offsets of all tables; the header is followed by them in the order of its fields.
+    fn table_header(&self, chunks: &[Chunk], shapes: &Tables, calls: usize) -> TableHeader {
+        let (shape_list, steps, undos) = shapes.parts();
+        let places: usize = chunks.iter().map(|chunk| chunk.tables.places.len()).sum();
+        let entries: usize = chunks.iter().map(|chunk| chunk.entries.len()).sum();
+        let mut header = TableHeader {
+            places_offset: size_of::<TableHeader>() as u64,
+            places: places as u64,
+            shapes: shape_list.len() as u64,
+            steps: steps.len() as u64,
+            undos: undos.len() as u64,
+            entries: entries as u64,
+            calls: calls as u64,
+            hooks: u64::from(self.options.hooks != Hooks::LeaveOut),
+            ..TableHeader::default()
+        };
+        header.shapes_offset =
+            header.places_offset + size_of::<TrampolineEntry>() as u64 * header.places;
+        header.shapes_offset = header.shapes_offset.next_multiple_of(8);
+        header.steps_offset = header.shapes_offset + 8 * header.shapes;
+        header.undos_offset = header.steps_offset + 8 * header.steps;
+        header.entries_offset = header.undos_offset + 8 * header.undos;
+        header.calls_offset = header.entries_offset + 4 * header.entries;
+        header
     }
 
     /// System calls that the agent must restart when one of its signals has interrupted them.
@@ -549,6 +549,51 @@ fn bases(chunks: &[Chunk]) -> (Vec<Base>, Base) {
         })
         .collect();
     (bases, next)
+}
+
+/// The functions that the chunks planned, with sites numbered through the whole plan.
+fn found(
+    lists: Vec<Vec<(FunctionView, PlannedFunction)>>,
+    bases: &[Base],
+) -> Vec<(FunctionView, PlannedFunction)> {
+    let mut found = Vec::new();
+    for (list, base) in lists.into_iter().zip(bases) {
+        for (view, mut function) in list {
+            for site in &mut function.sites {
+                site.number = site.number.map(|number| base.site + number);
+            }
+            found.push((view, function));
+        }
+    }
+    found
+}
+
+fn write_header(header: &TableHeader, out: &mut Vec<u8>) {
+    for field in [
+        header.places_offset,
+        header.places,
+        header.shapes_offset,
+        header.shapes,
+        header.steps_offset,
+        header.steps,
+        header.undos_offset,
+        header.undos,
+        header.entries_offset,
+        header.entries,
+        header.calls_offset,
+        header.calls,
+        header.hooks,
+    ] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+}
+
+fn write_relocations(chunks: &[Chunk], bases: &[Base], out: &mut Vec<u8>) {
+    for (chunk, base) in chunks.iter().zip(bases) {
+        for field in &chunk.out.relocations {
+            out.extend_from_slice(&(field + base.code).to_le_bytes());
+        }
+    }
 }
 
 fn edits(chunks: &[Chunk], bases: &[Base]) -> Vec<Edit> {
