@@ -5,12 +5,13 @@ mod hardware;
 
 use finding::{known, missing, outcome};
 use hardware::{caches, memory_group, page_group, processor};
-use membound_types::{Finding, Outcome};
+use membound_types::{Finding, Outcome, Timer};
 use serde_json::{Value, json};
 
 use super::facts::Facts;
 use super::words::{count, percent, rate, short};
 use crate::counters::{PmuKind, paranoid};
+use crate::vmhost::VirtualMachine;
 use crate::{cgroup, frequency, hypervisor, list, msr};
 
 /// Makes the findings of one group from the facts.
@@ -41,74 +42,79 @@ pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
     let timer = &facts.machine.timer;
-    let mut found = Vec::new();
-    if timer.rate_hz > 0.0 {
-        let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
-        found.push(known(
-            "timer",
-            format!(
-                "{} at {}, in steps of {} ({} ns), {} ns for two readings, {}",
-                timer.name,
-                rate(timer.rate_hz),
-                count(
-                    usize::try_from(timer.quantum_ticks).unwrap_or(usize::MAX),
-                    "tick"
-                ),
-                short(quantum_ns),
-                short(timer.overhead_ns),
-                if timer.invariant {
-                    "invariant"
-                } else {
-                    "not declared invariant"
-                },
-            ),
-            json!(timer),
-        ));
-    } else {
-        found.push(outcome("timer", Outcome::missing("not calibrated")));
-    }
-    found.push(if timer.core_clock_hz > 0.0 {
-        known(
-            "core_clock",
-            format!("{} by a chain of dependent adds", rate(timer.core_clock_hz)),
-            json!(timer.core_clock_hz),
-        )
-    } else {
-        outcome("core_clock", Outcome::missing("not calibrated"))
-    });
-    let clocksource = "sys/devices/system/clocksource/clocksource0";
-    found.push(outcome(
-        "clocksource",
-        match facts
-            .root
-            .attribute(format!("{clocksource}/current_clocksource"))
-        {
-            Some(current) => Outcome::Known(
-                match facts
-                    .root
-                    .attribute(format!("{clocksource}/available_clocksource"))
-                {
-                    Some(available) if available != current => {
-                        format!(
-                            "{current} (of {})",
-                            available.split_whitespace().collect::<Vec<_>>().join(", ")
-                        )
-                    }
-                    _ => current,
-                },
-            ),
-            None => Outcome::missing("the kernel does not tell its clock source"),
-        },
-    ));
     let conditions = &facts.machine.conditions;
-    found.push(outcome("governor", conditions.governor.clone()));
-    found.push(outcome(
-        "turbo",
-        conditions
-            .turbo
-            .clone()
-            .map(|on| if on { "on" } else { "off" }.to_owned()),
-    ));
+    let turbo = conditions.turbo.clone();
+    let mut found = vec![
+        if timer.rate_hz > 0.0 {
+            calibrated_timer(timer)
+        } else {
+            outcome("timer", Outcome::missing("not calibrated"))
+        },
+        if timer.core_clock_hz > 0.0 {
+            known(
+                "core_clock",
+                format!("{} by a chain of dependent adds", rate(timer.core_clock_hz)),
+                json!(timer.core_clock_hz),
+            )
+        } else {
+            outcome("core_clock", Outcome::missing("not calibrated"))
+        },
+        outcome("clocksource", clock_source(facts)),
+        outcome("governor", conditions.governor.clone()),
+        outcome(
+            "turbo",
+            turbo.map(|on| if on { "on" } else { "off" }.to_owned()),
+        ),
+    ];
+    found.extend(declared_clock(facts));
+    found.push(idle_states(facts));
+    found
+}
+
+fn calibrated_timer(timer: &Timer) -> Finding {
+    let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
+    known(
+        "timer",
+        format!(
+            "{} at {}, in steps of {} ({} ns), {} ns for two readings, {}",
+            timer.name,
+            rate(timer.rate_hz),
+            count(
+                usize::try_from(timer.quantum_ticks).unwrap_or(usize::MAX),
+                "tick"
+            ),
+            short(quantum_ns),
+            short(timer.overhead_ns),
+            if timer.invariant {
+                "invariant"
+            } else {
+                "not declared invariant"
+            },
+        ),
+        json!(timer),
+    )
+}
+
+/// The kernel's clock source, with all that it could use.
+fn clock_source(facts: &Facts<'_>) -> Outcome<String> {
+    let attribute = |name: &str| {
+        let directory = "sys/devices/system/clocksource/clocksource0";
+        facts.root.attribute(format!("{directory}/{name}"))
+    };
+    let Some(current) = attribute("current_clocksource") else {
+        return Outcome::missing("the kernel does not tell its clock source");
+    };
+    Outcome::Known(match attribute("available_clocksource") {
+        Some(available) if available != current => {
+            let available: Vec<&str> = available.split_whitespace().collect();
+            format!("{current} (of {})", available.join(", "))
+        }
+        _ => current,
+    })
+}
+
+/// The frequencies that the kernel declares, if any.
+fn declared_clock(facts: &Facts<'_>) -> Option<Finding> {
     let clock = frequency::clock(facts.root, facts.cpu);
     let parts: Vec<String> = [
         ("nominal", clock.nominal_hz),
@@ -118,30 +124,31 @@ fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
     .into_iter()
     .filter_map(|(name, hz)| Some(format!("{name} {}", rate(hz? as f64))))
     .collect();
-    if !parts.is_empty() {
-        found.push(known(
+    (!parts.is_empty()).then(|| {
+        known(
             "declared_clock",
             parts.join(", "),
             json!({"nominal_hz": clock.nominal_hz, "max_hz": clock.max_hz, "current_hz": clock.current_hz}),
-        ));
-    }
+        )
+    })
+}
+
+fn idle_states(facts: &Facts<'_>) -> Finding {
     let states = frequency::idle_states(facts.root, facts.cpu);
-    found.push(if states.is_empty() {
-        outcome(
+    if states.is_empty() {
+        return outcome(
             "idle_states",
             Outcome::missing("the kernel manages no idle states here"),
-        )
-    } else {
-        let names: Vec<String> = states
-            .iter()
-            .map(|state| {
-                let off = if state.disabled { ", off" } else { "" };
-                format!("{} ({} µs{off})", state.name, state.latency_us)
-            })
-            .collect();
-        known("idle_states", names.join(", "), Value::Null)
-    });
-    found
+        );
+    }
+    let names: Vec<String> = states
+        .iter()
+        .map(|state| {
+            let off = if state.disabled { ", off" } else { "" };
+            format!("{} ({} µs{off})", state.name, state.latency_us)
+        })
+        .collect();
+    known("idle_states", names.join(", "), Value::Null)
 }
 
 fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
@@ -190,34 +197,7 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
             ));
         }
     }
-    for machine in &facts.virtual_machines {
-        let threads: Vec<Value> = machine
-            .threads
-            .iter()
-            .map(|thread| {
-                json!({
-                    "tid": thread.tid, "name": thread.name, "vcpu": thread.is_vcpu,
-                    "allowed": thread.allowed,
-                })
-            })
-            .collect();
-        let vcpus: Vec<String> = machine
-            .threads
-            .iter()
-            .filter(|thread| thread.is_vcpu)
-            .map(|thread| format!("{} on {}", thread.name, list::show_cpus(&thread.allowed)))
-            .collect();
-        let mut text = format!(
-            "{}, {}: {}",
-            machine.name,
-            count(machine.threads.len(), "thread"),
-            machine.placement.advice()
-        );
-        if !vcpus.is_empty() {
-            text.push_str(&format!(" ({})", vcpus.join("; ")));
-        }
-        found.push(known(&format!("vm_{}", machine.pid), text, json!(threads)));
-    }
+    found.extend(facts.virtual_machines.iter().map(virtual_machine));
     if facts.virtual_machines.is_empty() {
         found.push(known(
             "virtual_machines",
@@ -226,6 +206,35 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
         ));
     }
     found
+}
+
+fn virtual_machine(machine: &VirtualMachine) -> Finding {
+    let threads: Vec<Value> = machine
+        .threads
+        .iter()
+        .map(|thread| {
+            json!({
+                "tid": thread.tid, "name": thread.name, "vcpu": thread.is_vcpu,
+                "allowed": thread.allowed,
+            })
+        })
+        .collect();
+    let vcpus: Vec<String> = machine
+        .threads
+        .iter()
+        .filter(|thread| thread.is_vcpu)
+        .map(|thread| format!("{} on {}", thread.name, list::show_cpus(&thread.allowed)))
+        .collect();
+    let mut text = format!(
+        "{}, {}: {}",
+        machine.name,
+        count(machine.threads.len(), "thread"),
+        machine.placement.advice()
+    );
+    if !vcpus.is_empty() {
+        text.push_str(&format!(" ({})", vcpus.join("; ")));
+    }
+    known(&format!("vm_{}", machine.pid), text, json!(threads))
 }
 
 fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
