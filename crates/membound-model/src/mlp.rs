@@ -201,16 +201,7 @@ pub fn read_rule(
     if !sequential_pair_cycles.is_finite() || sequential_pair_cycles <= 0.0 {
         return Outcome::missing("the time of two sequential loads is not known");
     }
-    let shifted = |by: f64| {
-        let times: Vec<f64> = table
-            .iter()
-            .map(|point| {
-                point.cycles + by * half_width(point.half_width).hypot(half_width(pair_half_width))
-            })
-            .collect();
-        isotonic_median(&times)
-    };
-    let times = shifted(0.0);
+    let times = monotone(&table, 0.0, pair_half_width);
     let Some((parallelism, first)) = crossing(&table, &times, sequential_pair_cycles) else {
         return Outcome::missing_with(
             format!(
@@ -231,14 +222,47 @@ pub fn read_rule(
             "measure with fewer loads (`--loads`)",
         );
     }
-    let raised = shifted(1.0);
-    let low = match crossing(&table, &raised, sequential_pair_cycles) {
+    let at = |index: usize| RuleTime {
+        loads: table[index].loads,
+        cycles: times[index],
+    };
+    Outcome::Known(RuleReading {
+        parallelism,
+        interval: rule_interval(&table, parallelism, sequential_pair_cycles, pair_half_width),
+        between: RuleBracket {
+            below: first.checked_sub(1).map(at),
+            reached: at(first),
+        },
+    })
+}
+
+/// The times of `table`, raised by `by` times their half widths and the pair's, and made monotone.
+fn monotone(table: &[RulePoint], by: f64, pair_half_width: f64) -> Vec<f64> {
+    let times: Vec<f64> = table
+        .iter()
+        .map(|point| {
+            point.cycles + by * half_width(point.half_width).hypot(half_width(pair_half_width))
+        })
+        .collect();
+    isotonic_median(&times)
+}
+
+/// The interval of `parallelism` by inverse regression.
+fn rule_interval(
+    table: &[RulePoint],
+    parallelism: f64,
+    pair: f64,
+    pair_half_width: f64,
+) -> Outcome<Figure> {
+    let raised = monotone(table, 1.0, pair_half_width);
+    let low = match crossing(table, &raised, pair) {
         // No smaller N was measured, so the lower end is the least possible parallelism.
-        Some((_, 0)) if raised[0] > sequential_pair_cycles => 1.0,
+        Some((_, 0)) if raised[0] > pair => 1.0,
         Some((low, _)) => low.min(parallelism),
         None => parallelism,
     };
-    let interval = match crossing(&table, &shifted(-1.0), sequential_pair_cycles) {
+    let lowered = monotone(table, -1.0, pair_half_width);
+    match crossing(table, &lowered, pair) {
         Some((high, _)) => Outcome::Known(Figure {
             value: parallelism,
             low,
@@ -247,23 +271,12 @@ pub fn read_rule(
         }),
         None => Outcome::missing_with(
             format!(
-                "from {low:.1} to more than {most}: the interval ends beyond the loads measured"
+                "from {low:.1} to more than {}: the interval ends beyond the loads measured",
+                table.last().map_or(0, |point| point.loads)
             ),
             "measure with more loads (`--loads`)",
         ),
-    };
-    let at = |index: usize| RuleTime {
-        loads: table[index].loads,
-        cycles: times[index],
-    };
-    Outcome::Known(RuleReading {
-        parallelism,
-        interval,
-        between: RuleBracket {
-            below: first.checked_sub(1).map(at),
-            reached: at(first),
-        },
-    })
+    }
 }
 
 /// The crossing of monotone `times` with `pair`: N − 1 interpolated, and the index of the first

@@ -31,6 +31,9 @@ use crate::stats::{robust_line, student_95};
 /// Fewest different N for a slope.
 const MIN_POINTS: usize = 4;
 
+/// The times of the N that both conditions have, with small and with large pages.
+type Common<'a> = BTreeMap<u32, (&'a RulePoint, &'a RulePoint)>;
+
 /// The times of one condition, in core clock cycles.
 #[derive(Clone, Copy, Debug)]
 pub struct Times<'a> {
@@ -54,33 +57,15 @@ pub fn compare(
 ) -> Outcome<PageWalks> {
     let most_loads = most_loads.unwrap_or(f64::INFINITY);
     let other: BTreeMap<u32, &RulePoint> = usable(large.parallel).collect();
-    let common: BTreeMap<u32, (&RulePoint, &RulePoint)> = usable(small.parallel)
+    let common: Common<'_> = usable(small.parallel)
         .filter(|(loads, _)| f64::from(*loads) <= most_loads)
         .filter_map(|(loads, point)| Some((loads, (point, *other.get(&loads)?))))
         .collect();
-    let slope = |time: fn(&RulePoint, &RulePoint) -> f64| {
-        let points: Vec<(f64, f64)> = common
-            .iter()
-            .map(|(loads, (small, large))| (f64::from(*loads), time(small, large)))
-            .collect();
-        let line = robust_line(&points)?;
-        Some(around(
-            line.slope,
-            student_95(line.points.saturating_sub(2)) * line.slope_error,
-        ))
-    };
-    let fits = (common.len() >= MIN_POINTS)
-        .then(|| {
-            Some((
-                slope(|small, _| small.cycles)?,
-                slope(|_, large| large.cycles)?,
-                slope(|small, large| small.cycles - large.cycles)?,
-            ))
-        })
-        .flatten();
-    let (Some((further, further_against, excess)), Some(&from), Some(&to)) =
-        (fits, common.keys().next(), common.keys().next_back())
-    else {
+    let (Some([further, further_against, excess]), Some(&from), Some(&to)) = (
+        further_cycles(&common),
+        common.keys().next(),
+        common.keys().next_back(),
+    ) else {
         return Outcome::missing_with(
             format!("fewer than {MIN_POINTS} numbers of loads were measured with both page kinds"),
             "measure more of them (`--loads`)",
@@ -95,6 +80,54 @@ pub fn compare(
         ));
     }
     let most = f64::from(to).max(1.0);
+    let (walks, walks_at_least) = walks_at_once(miss, further, excess, most, against);
+    Outcome::Known(PageWalks {
+        against,
+        from_loads: from,
+        to_loads: to,
+        miss_cycles: miss,
+        miss_from_sequence,
+        further_cycles: further,
+        further_against_cycles: further_against,
+        excess_cycles: excess,
+        walks,
+        walks_at_least,
+        walks_by_chases: None,
+    })
+}
+
+/// Cycles that each further load takes with small and with large pages, and the growth of the excess; `None`
+/// with too few common N for lines.
+fn further_cycles(common: &Common<'_>) -> Option<[Figure; 3]> {
+    if common.len() < MIN_POINTS {
+        return None;
+    }
+    let slope = |time: fn(&RulePoint, &RulePoint) -> f64| {
+        let points: Vec<(f64, f64)> = common
+            .iter()
+            .map(|(loads, (small, large))| (f64::from(*loads), time(small, large)))
+            .collect();
+        let line = robust_line(&points)?;
+        Some(around(
+            line.slope,
+            student_95(line.points.saturating_sub(2)) * line.slope_error,
+        ))
+    };
+    Some([
+        slope(|small, _| small.cycles)?,
+        slope(|_, large| large.cycles)?,
+        slope(|small, large| small.cycles - large.cycles)?,
+    ])
+}
+
+/// Number of concurrent walks, up to `most`, and its lower end.
+fn walks_at_once(
+    miss: Figure,
+    further: Figure,
+    excess: Figure,
+    most: f64,
+    against: PageKind,
+) -> (Outcome<Figure>, f64) {
     let quotient = |walk: f64, each: f64| {
         if each > 0.0 {
             (walk / each).clamp(1.0, most)
@@ -120,19 +153,7 @@ pub fn compare(
             "independent chases reach further (`membound measure tlb`)",
         )
     };
-    Outcome::Known(PageWalks {
-        against,
-        from_loads: from,
-        to_loads: to,
-        miss_cycles: miss,
-        miss_from_sequence,
-        further_cycles: further,
-        further_against_cycles: further_against,
-        excess_cycles: excess,
-        walks,
-        walks_at_least,
-        walks_by_chases: None,
-    })
+    (walks, walks_at_least)
 }
 
 fn usable(points: &[RulePoint]) -> impl Iterator<Item = (u32, &RulePoint)> {

@@ -427,18 +427,6 @@ impl Fleet {
                 .cmp(&a.worse)
                 .then(b.sigmas.abs().total_cmp(&a.sigmas.abs()))
         });
-        let conditions = member
-            .conditions
-            .iter()
-            .filter_map(|(name, value)| {
-                let usual = usual.get(name)?;
-                (usual != value).then(|| OddCondition {
-                    name: (*name).to_owned(),
-                    value: value.clone(),
-                    usual: usual.clone(),
-                })
-            })
-            .collect();
         let values: HashMap<&str, (f64, f64)> = spreads
             .iter()
             .filter_map(|(place, spread, _)| {
@@ -452,7 +440,7 @@ impl Fleet {
             hints: hints::of_outliers(&outliers, &values),
             outliers,
             missing,
-            conditions,
+            conditions: unusual_conditions(member, usual),
         })
     }
 
@@ -499,6 +487,24 @@ fn limit_sigmas(profiles: usize, figures: usize) -> Option<f64> {
     let values = (profiles * figures.max(1)) as f64;
     let by_chance = std::f64::consts::SQRT_2 * erfc_inv(FALSE_ALARM / values);
     Some(by_chance.max(MIN_SIGMAS) * (1.0 + 8.0 / profiles as f64).sqrt())
+}
+
+/// Conditions of `member` that differ from the usual ones.
+fn unusual_conditions(
+    member: &Member,
+    usual: &BTreeMap<&'static str, String>,
+) -> Vec<OddCondition> {
+    let conditions = member.conditions.iter();
+    conditions
+        .filter_map(|(name, value)| {
+            let usual = usual.get(name)?;
+            (usual != value).then(|| OddCondition {
+                name: (*name).to_owned(),
+                value: value.clone(),
+                usual: usual.clone(),
+            })
+        })
+        .collect()
 }
 
 /// Conditions that more than half of the members have in common.

@@ -8,71 +8,41 @@
 use std::collections::BTreeMap;
 
 use membound_types::{
-    Access, NodePolicy, Overlay, OverlayCurve, OverlayPoint, PageKind, Pattern, PrefetchState,
+    Access, LoadsTime, NodePolicy, Overlay, OverlayCurve, OverlayPoint, PageKind, Pattern,
+    PrefetchState,
 };
 
 use super::table::{Cells, condition};
-use super::view::{NamedProfile, ProfileView};
+use super::view::{MlpView, NamedProfile, ProfileView};
 
 /// Every overlay that has curves of at least two conditions.
 pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overlay> {
-    let mut parallel = overlay("parallel", "T(N): loads at once", "loads", "cycles");
-    let mut sequential = overlay("sequential", "T(n): loads in sequence", "loads", "cycles");
-    let mut chains = overlay(
-        "throughput",
-        "loads in flight, by independent chains",
-        "chains",
-        "loads",
-    );
-    let mut noise = overlay(
-        "placements",
-        "T(N) on new pages each time",
-        "loads",
-        "cycles",
-    );
+    let mut of_loads = [
+        overlay("parallel", "T(N): loads at once", "loads", "cycles"),
+        overlay("sequential", "T(n): loads in sequence", "loads", "cycles"),
+        overlay(
+            "throughput",
+            "loads in flight, by independent chains",
+            "chains",
+            "loads",
+        ),
+        overlay(
+            "placements",
+            "T(N) on new pages each time",
+            "loads",
+            "cycles",
+        ),
+    ];
     let mut latency = overlay("latency", "random chase over sizes", "bytes", "ns");
     let mut loaded = overlay("loaded", "latency beside traffic", "GB/s", "ns");
     for (profile, name) in profiles.iter().zip(names) {
         let view = &profile.view;
         for part in view.mlp.conditions() {
-            let cells = Cells::of(part);
             let head = || Head {
                 profile: name,
                 condition: condition(view, part.page, part.node),
             };
-            let times = |times: &[membound_types::LoadsTime]| -> Vec<OverlayPoint> {
-                times
-                    .iter()
-                    .map(|time| around(time.loads, time.cycles, time.spread))
-                    .collect()
-            };
-            parallel.curves.push(head().curve(times(&cells.parallel)));
-            sequential
-                .curves
-                .push(head().curve(times(&cells.sequential)));
-            let points = part.throughput.iter();
-            chains.curves.push(
-                head().curve(
-                    points
-                        .map(|point| around(point.chains, point.parallelism, 0.0))
-                        .collect(),
-                ),
-            );
-            if let Some(placements) = &part.placements {
-                let points = placements.points.iter();
-                noise.curves.push(
-                    head().curve(
-                        points
-                            .map(|point| OverlayPoint {
-                                x: f64::from(point.loads),
-                                y: point.median_cycles,
-                                low: Some(point.low_cycles),
-                                high: Some(point.high_cycles),
-                            })
-                            .collect(),
-                    ),
-                );
-            }
+            add_loads(part, head, &mut of_loads);
         }
         for ((page, node, _), points) in plain_chases(view) {
             let head = Head {
@@ -96,10 +66,45 @@ pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overl
             loaded.curves.push(head.curve(points));
         }
     }
-    [parallel, sequential, chains, noise, latency, loaded]
+    of_loads
         .into_iter()
+        .chain([latency, loaded])
         .filter_map(finished)
         .collect()
+}
+
+/// Adds the curves of one condition to the overlays of loads at once, in sequence, in chains and on new pages.
+fn add_loads<'a>(
+    part: &MlpView,
+    head: impl Fn() -> Head<'a>,
+    [parallel, sequential, chains, placements]: &mut [Overlay; 4],
+) {
+    let add = |overlay: &mut Overlay, points| overlay.curves.push(head().curve(points));
+    let times = |times: &[LoadsTime]| {
+        let points = times.iter();
+        points
+            .map(|time| around(time.loads, time.cycles, time.spread))
+            .collect()
+    };
+    let cells = Cells::of(part);
+    add(parallel, times(&cells.parallel));
+    add(sequential, times(&cells.sequential));
+    let points = part.throughput.iter();
+    add(
+        chains,
+        points
+            .map(|point| around(point.chains, point.parallelism, 0.0))
+            .collect(),
+    );
+    if let Some(measured) = &part.placements {
+        let points = measured.points.iter().map(|point| OverlayPoint {
+            x: f64::from(point.loads),
+            y: point.median_cycles,
+            low: Some(point.low_cycles),
+            high: Some(point.high_cycles),
+        });
+        add(placements, points.collect());
+    }
 }
 
 /// Profile and condition of a curve.

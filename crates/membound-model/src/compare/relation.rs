@@ -121,6 +121,14 @@ struct Line {
     loss: f64,
 }
 
+/// Variances of shift and slope, and their covariance.
+#[derive(Clone, Copy, Debug, Default)]
+struct Variances {
+    shift: f64,
+    slope: f64,
+    both: f64,
+}
+
 /// The free parameters of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -182,18 +190,7 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
         match (shift.allows(0.0), slope.allows(1.0)) {
             (false, true) if serves(shifted) => CurveVerdict::Shift,
             (true, false) if serves(scaled) => CurveVerdict::Slope,
-            (true, true) => {
-                let loss = |one: Option<Line>| one.map_or(f64::INFINITY, |one| one.loss);
-                let (shifted, scaled) = (loss(shifted), loss(scaled));
-                // Like a likelihood ratio: e^(4/2) is seven to one.
-                if scaled - shifted > 4.0 {
-                    CurveVerdict::Shift
-                } else if shifted - scaled > 4.0 {
-                    CurveVerdict::Slope
-                } else {
-                    CurveVerdict::Undecided
-                }
-            }
+            (true, true) => clearly_better(shifted, scaled),
             _ => CurveVerdict::Both,
         }
     };
@@ -222,6 +219,20 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     })
 }
 
+/// The form that fits clearly better, if there is one.
+fn clearly_better(shifted: Option<Line>, scaled: Option<Line>) -> CurveVerdict {
+    let loss = |one: Option<Line>| one.map_or(f64::INFINITY, |one| one.loss);
+    let (shifted, scaled) = (loss(shifted), loss(scaled));
+    // Like a likelihood ratio: e^(4/2) is seven to one.
+    if scaled - shifted > 4.0 {
+        CurveVerdict::Shift
+    } else if shifted - scaled > 4.0 {
+        CurveVerdict::Slope
+    } else {
+        CurveVerdict::Undecided
+    }
+}
+
 /// Probability of an estimate at least this far from shift 0 and slope 1 if these were true (Wald,
 /// two degrees of freedom).
 fn joint(shift: Estimate, slope: Estimate, covariance: f64) -> f64 {
@@ -243,7 +254,7 @@ fn two_sided(z: f64) -> f64 {
 /// The line of one form, by iteration over effective variances and biweights.
 fn fit(pairs: &[Pair], form: Form) -> Option<Line> {
     let (mut shift, mut slope) = start(pairs, form)?;
-    let mut variances = (0.0, 0.0, 0.0);
+    let mut variances = Variances::default();
     for _ in 0..ROUNDS {
         let weights = weights(pairs, shift, slope);
         let total: f64 = weights.iter().sum();
@@ -251,64 +262,14 @@ fn fit(pairs: &[Pair], form: Form) -> Option<Line> {
             return None;
         }
         let before = (shift, slope);
-        let mean = |value: fn(&Pair) -> f64| {
-            let sum: f64 = pairs.iter().zip(&weights).map(|(p, w)| w * value(p)).sum();
-            sum / total
-        };
         match form {
             Form::Shift => {
-                shift = mean(|pair| pair.later) - mean(|pair| pair.first);
-                variances = (1.0 / total, 0.0, 0.0);
+                shift = mean(pairs, &weights, |pair| pair.later)
+                    - mean(pairs, &weights, |pair| pair.first);
+                variances.shift = 1.0 / total;
             }
-            Form::Slope => {
-                let (mut above, mut below, mut information) = (0.0, 0.0, 0.0);
-                for (pair, weight) in pairs.iter().zip(&weights) {
-                    let adjusted = adjusted(pair, 0.0, slope);
-                    above += weight * adjusted * pair.later;
-                    below += weight * adjusted * pair.first;
-                    information += weight * adjusted * adjusted;
-                }
-                if below.abs() < f64::MIN_POSITIVE {
-                    return None;
-                }
-                slope = above / below;
-                variances = (0.0, 1.0 / information, 0.0);
-            }
-            Form::Both => {
-                let (x, y) = (mean(|pair| pair.first), mean(|pair| pair.later));
-                let (mut above, mut below) = (0.0, 0.0);
-                let mut adjusted = Vec::with_capacity(pairs.len());
-                for (pair, weight) in pairs.iter().zip(&weights) {
-                    let (u, v) = (pair.first - x, pair.later - y);
-                    let beta = share(pair, slope) * u
-                        + (1.0 - share(pair, slope)) * v / slope.abs().max(1e-9) * slope.signum();
-                    above += weight * beta * v;
-                    below += weight * beta * u;
-                    adjusted.push(x + beta);
-                }
-                if below.abs() < f64::MIN_POSITIVE {
-                    return None;
-                }
-                slope = above / below;
-                shift = y - slope * x;
-                let middle: f64 = adjusted
-                    .iter()
-                    .zip(&weights)
-                    .map(|(value, weight)| value * weight)
-                    .sum::<f64>()
-                    / total;
-                let spread: f64 = adjusted
-                    .iter()
-                    .zip(&weights)
-                    .map(|(value, weight)| weight * (value - middle).powi(2))
-                    .sum();
-                let slope_variance = 1.0 / spread;
-                variances = (
-                    1.0 / total + middle * middle * slope_variance,
-                    slope_variance,
-                    -middle * slope_variance,
-                );
-            }
+            Form::Slope => (slope, variances) = improved_slope(pairs, &weights, slope)?,
+            Form::Both => (shift, slope, variances) = improved_line(pairs, &weights, slope)?,
         }
         if !(shift.is_finite() && slope.is_finite()) {
             return None;
@@ -328,13 +289,74 @@ fn fit(pairs: &[Pair], form: Form) -> Option<Line> {
     Some(Line {
         shift,
         slope,
-        shift_variance: variances.0,
-        slope_variance: variances.1,
-        covariance: variances.2,
+        shift_variance: variances.shift,
+        slope_variance: variances.slope,
+        covariance: variances.both,
         misfit: median(&sizes)? * MAD_TO_SIGMA,
         strays: far as f64 / pairs.len() as f64,
         loss: residuals.iter().map(|value| biweight_loss(*value)).sum(),
     })
+}
+
+/// One round of [`Form::Slope`].
+fn improved_slope(pairs: &[Pair], weights: &[f64], slope: f64) -> Option<(f64, Variances)> {
+    let (mut above, mut below, mut information) = (0.0, 0.0, 0.0);
+    for (pair, weight) in pairs.iter().zip(weights) {
+        let adjusted = adjusted(pair, 0.0, slope);
+        above += weight * adjusted * pair.later;
+        below += weight * adjusted * pair.first;
+        information += weight * adjusted * adjusted;
+    }
+    if below.abs() < f64::MIN_POSITIVE {
+        return None;
+    }
+    let variances = Variances {
+        slope: 1.0 / information,
+        ..Variances::default()
+    };
+    Some((above / below, variances))
+}
+
+/// One round of [`Form::Both`]: the new shift and slope.
+fn improved_line(pairs: &[Pair], weights: &[f64], slope: f64) -> Option<(f64, f64, Variances)> {
+    let total: f64 = weights.iter().sum();
+    let x = mean(pairs, weights, |pair| pair.first);
+    let y = mean(pairs, weights, |pair| pair.later);
+    let (mut above, mut below) = (0.0, 0.0);
+    let mut adjusted = Vec::with_capacity(pairs.len());
+    for (pair, weight) in pairs.iter().zip(weights) {
+        let (u, v) = (pair.first - x, pair.later - y);
+        let beta = share(pair, slope) * u
+            + (1.0 - share(pair, slope)) * v / slope.abs().max(1e-9) * slope.signum();
+        above += weight * beta * v;
+        below += weight * beta * u;
+        adjusted.push(x + beta);
+    }
+    if below.abs() < f64::MIN_POSITIVE {
+        return None;
+    }
+    let slope = above / below;
+    let weighted = adjusted.iter().zip(weights);
+    let middle: f64 = weighted
+        .clone()
+        .map(|(value, weight)| value * weight)
+        .sum::<f64>()
+        / total;
+    let spread: f64 = weighted
+        .map(|(value, weight)| weight * (value - middle).powi(2))
+        .sum();
+    let slope_variance = 1.0 / spread;
+    let variances = Variances {
+        shift: 1.0 / total + middle * middle * slope_variance,
+        slope: slope_variance,
+        both: -middle * slope_variance,
+    };
+    Some((y - slope * x, slope, variances))
+}
+
+fn mean(pairs: &[Pair], weights: &[f64], value: fn(&Pair) -> f64) -> f64 {
+    let sum: f64 = pairs.iter().zip(weights).map(|(p, w)| w * value(p)).sum();
+    sum / weights.iter().sum::<f64>()
 }
 
 /// Start values that stay reasonable even if up to half of the points are disturbed.

@@ -1,6 +1,8 @@
 //! Turns a fit into the parameters, combinations and levels that a model reports.
 
-use membound_types::{Combination, Model, Parameter, ParameterRole, SizeMeaning, Topology};
+use membound_types::{
+    Combination, Model, ModelLevel, Parameter, ParameterRole, SizeMeaning, Topology,
+};
 use nalgebra::DMatrix;
 
 use super::design::Column;
@@ -79,6 +81,11 @@ pub(super) fn answer(
     if !free_parameters.is_empty() {
         put_sizes(model, &fitted.edges.reach, &fitted.edges.steepness);
     }
+    model.levels = levels(problem, model, &free_parameters);
+}
+
+/// The levels of the fitted model, with the intervals of the sizes that were fitted.
+fn levels(problem: &Problem<'_>, model: &Model, free: &[FreeParameter]) -> Vec<ModelLevel> {
     let mut levels = model_levels(&model.topology, problem.data, &|factors| {
         estimate(model, factors)
     });
@@ -86,18 +93,16 @@ pub(super) fn answer(
         .parameters
         .iter()
         .filter(|parameter| parameter.role == ParameterRole::Size);
-    let sized = free_parameters
-        .iter()
-        .filter_map(|parameter| match parameter {
-            FreeParameter::Reach(level) => Some(*level),
-            FreeParameter::Exponent(_) => None,
-        });
+    let sized = free.iter().filter_map(|parameter| match parameter {
+        FreeParameter::Reach(level) => Some(*level),
+        FreeParameter::Exponent(_) => None,
+    });
     for (level, size) in sized.zip(sizes) {
         let level = &mut levels[level];
         level.size_low_bytes = size.low.map(|low| low.round() as u64);
         level.size_high_bytes = size.high.map(|high| high.round() as u64);
     }
-    model.levels = levels;
+    levels
 }
 
 /// Values of the fitted terms; the minimum-norm values for those that are not identifiable.

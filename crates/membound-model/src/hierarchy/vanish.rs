@@ -63,8 +63,32 @@ pub(super) fn vanishing(
         .iter()
         .map(|&row| ((problem.measured[row] - model[row]) * fitted.solved.scale[row]).powi(2))
         .sum();
-    let largest_share = all_rows
-        .iter()
+    let excess = (squares_without - squares).max(0.0) / gained as f64;
+    let noise = squares / freedom as f64;
+    let (f, p_value) = if excess == 0.0 {
+        (0.0, 1.0)
+    } else {
+        // Without noise in the data any excess is significant and F infinite; limit it to a number.
+        let f = (excess / noise.max(f64::MIN_POSITIVE)).min(f64::MAX);
+        let distribution = FisherSnedecor::new(gained as f64, freedom as f64).ok()?;
+        (f, distribution.sf(f).clamp(0.0, 1.0))
+    };
+    let largest_share = largest_share(fitted, &tested, &all_rows);
+    Some(VanishingTest {
+        symbols: tested
+            .iter()
+            .map(|&place| problem.design.terms[problem.fitted[place]].symbol.clone())
+            .collect(),
+        f,
+        p_value,
+        largest_share,
+        vanish: p_value > MIN_PROBABILITY || largest_share < MIN_SHARE,
+    })
+}
+
+/// The largest share of a modelled time that the `tested` constants make up.
+fn largest_share(fitted: &Fitted, tested: &[usize], rows: &[usize]) -> f64 {
+    rows.iter()
         .map(|&row| {
             let constants: f64 = tested
                 .iter()
@@ -76,25 +100,5 @@ pub(super) fn vanishing(
                 0.0
             }
         })
-        .fold(0.0, f64::max);
-    let excess = (squares_without - squares).max(0.0) / gained as f64;
-    let noise = squares / freedom as f64;
-    let (f, p_value) = if excess == 0.0 {
-        (0.0, 1.0)
-    } else {
-        // Without noise in the data any excess is significant and F infinite; limit it to a number.
-        let f = (excess / noise.max(f64::MIN_POSITIVE)).min(f64::MAX);
-        let distribution = FisherSnedecor::new(gained as f64, freedom as f64).ok()?;
-        (f, distribution.sf(f).clamp(0.0, 1.0))
-    };
-    Some(VanishingTest {
-        symbols: tested
-            .iter()
-            .map(|&place| problem.design.terms[problem.fitted[place]].symbol.clone())
-            .collect(),
-        f,
-        p_value,
-        largest_share,
-        vanish: p_value > MIN_PROBABILITY || largest_share < MIN_SHARE,
-    })
+        .fold(0.0, f64::max)
 }

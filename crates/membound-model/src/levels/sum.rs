@@ -55,65 +55,16 @@ impl Search<'_> {
     /// `None` if a height is not positive.
     pub(super) fn solve(&self, mut steps: Vec<Step>, model: Option<&[f64]>) -> Option<Sum> {
         steps.sort_by(|a, b| a.octave.total_cmp(&b.octave));
-        let count = steps.len() + 1;
-        let features: Vec<Vec<f64>> = steps.iter().map(|step| self.feature(*step)).collect();
+        let mut columns = vec![vec![1.0; self.ns.len()]];
+        columns.extend(steps.iter().map(|step| self.feature(*step)));
         let mut model: Vec<f64> = model.unwrap_or(&self.ns).to_vec();
         let mut heights = Vec::new();
         for _ in 0..2 {
-            let weights: Vec<f64> = model
-                .iter()
-                .zip(&self.ns)
-                .map(|(model, ns)| {
-                    // An outlier gets less weight; without this the weight of a point far below the model
-                    // would stay high.
-                    let off = ((ns / model).ln() / (4.0 * self.sigma)).abs().max(1.0);
-                    (model * model * off).recip()
-                })
-                .collect();
-            let mut normal = DMatrix::<f64>::zeros(count, count);
-            let mut right = DVector::<f64>::zeros(count);
-            let at = |column: usize, point: usize| match column {
-                0 => 1.0,
-                _ => features[column - 1][point],
-            };
-            for (point, (weight, ns)) in weights.iter().zip(&self.ns).enumerate() {
-                for row in 0..count {
-                    let weighted = weight * at(row, point);
-                    right[row] += weighted * ns;
-                    for column in 0..=row {
-                        normal[(row, column)] += weighted * at(column, point);
-                    }
-                }
-            }
-            for row in 0..count {
-                for column in row + 1..count {
-                    normal[(row, column)] = normal[(column, row)];
-                }
-            }
-            // Columns are scaled to length 1: a step that the curve hardly reaches has a tiny column.
-            let scale: Vec<f64> = (0..count)
-                .map(|column| {
-                    normal[(column, column)]
-                        .sqrt()
-                        .max(f64::MIN_POSITIVE)
-                        .recip()
-                })
-                .collect();
-            for row in 0..count {
-                right[row] *= scale[row];
-                for column in 0..count {
-                    normal[(row, column)] *= scale[row] * scale[column];
-                }
-            }
-            let solved = normal.cholesky()?.solve(&right);
-            heights = (0..count)
-                .map(|index| solved[index] * scale[index])
-                .collect();
+            heights = self.heights(&columns, &model)?;
             let least = heights[0].max(self.ns.iter().copied().fold(f64::INFINITY, f64::min) / 4.0);
             for (point, value) in model.iter_mut().enumerate() {
-                let sum: f64 = (0..count)
-                    .map(|column| heights[column] * at(column, point))
-                    .sum();
+                let heights = heights.iter().zip(&columns);
+                let sum: f64 = heights.map(|(height, column)| height * column[point]).sum();
                 *value = sum.max(least);
             }
         }
@@ -140,6 +91,48 @@ impl Search<'_> {
             criterion,
             model,
         })
+    }
+
+    /// Solves for the heights of `columns` once, with weights relative to `model`.
+    fn heights(&self, columns: &[Vec<f64>], model: &[f64]) -> Option<Vec<f64>> {
+        let count = columns.len();
+        let mut normal = DMatrix::<f64>::zeros(count, count);
+        let mut right = DVector::<f64>::zeros(count);
+        for (point, (model, ns)) in model.iter().zip(&self.ns).enumerate() {
+            // An outlier gets less weight; without this the weight of a point far below the model would stay
+            // high.
+            let off = ((ns / model).ln() / (4.0 * self.sigma)).abs().max(1.0);
+            let weight = (model * model * off).recip();
+            for row in 0..count {
+                let weighted = weight * columns[row][point];
+                right[row] += weighted * ns;
+                for column in 0..=row {
+                    normal[(row, column)] += weighted * columns[column][point];
+                }
+            }
+        }
+        for row in 0..count {
+            for column in row + 1..count {
+                normal[(row, column)] = normal[(column, row)];
+            }
+        }
+        // Columns are scaled to length 1: a step that the curve hardly reaches has a tiny column.
+        let scale: Vec<f64> = (0..count)
+            .map(|column| {
+                normal[(column, column)]
+                    .sqrt()
+                    .max(f64::MIN_POSITIVE)
+                    .recip()
+            })
+            .collect();
+        for row in 0..count {
+            right[row] *= scale[row];
+            for column in 0..count {
+                normal[(row, column)] *= scale[row] * scale[column];
+            }
+        }
+        let solved = normal.cholesky()?.solve(&right);
+        Some(solved.iter().zip(&scale).map(|(a, b)| a * b).collect())
     }
 
     pub(super) fn feature(&self, step: Step) -> Vec<f64> {

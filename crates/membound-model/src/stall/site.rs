@@ -330,18 +330,7 @@ fn timed(
     let beyond = evidence
         .stream
         .filter(|stream| stream.served != Served::L1)
-        .map(|stream| {
-            // The loop's work is distributed over its instructions as its time is.
-            let hits = hit_ns * f64::from(1 + stream.other_streams);
-            let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
-            let beyond =
-                |part: f64, count: f64| time_ns * (1.0 - part * count * hits / loop_ns).max(0.0);
-            Estimate::new(
-                beyond(OVERLAPPED_HIT.usual, executed.count),
-                beyond(OVERLAPPED_HIT.most, executed.high),
-                beyond(OVERLAPPED_HIT.least, executed.low),
-            )
-        });
+        .map(|stream| beyond_stream_hits(stream, executed, hit_ns, time_ns));
     let wanted = beyond.map_or(freed, |beyond| beyond.value).max(overlapped);
     let (fewest, most) = executed.ends();
     let limit = mixture.excess_ns.times(executed.count);
@@ -377,6 +366,19 @@ fn timed(
             })),
     );
     (stall, levels)
+}
+
+/// The time of a stream's site beyond its hits, which overlap.
+fn beyond_stream_hits(stream: Stream, executed: Executed, hit_ns: f64, time_ns: f64) -> Estimate {
+    // The loop's work is distributed over its instructions as its time is.
+    let hits = hit_ns * f64::from(1 + stream.other_streams);
+    let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
+    let beyond = |part: f64, count: f64| time_ns * (1.0 - part * count * hits / loop_ns).max(0.0);
+    Estimate::new(
+        beyond(OVERLAPPED_HIT.usual, executed.count),
+        beyond(OVERLAPPED_HIT.most, executed.high),
+        beyond(OVERLAPPED_HIT.least, executed.low),
+    )
 }
 
 /// The stall if each access waits only for itself; `None` if the time does not equal that of

@@ -5,94 +5,124 @@ use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, WindowLimit};
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::table::Cells;
-use crate::compare::view::ProfileView;
+use crate::compare::view::{MlpView, ProfileView};
 
 pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
     for part in profile.mlp.conditions() {
-        let (page, node) = (part.page, part.node);
-        let label = |what: &str, title: &str, unit, noise| Label {
-            name: format!("mlp.{page}.{node}.{what}"),
-            part: "mlp",
-            title: if node == NodePolicy::LOCAL {
-                format!("{title}, {page}")
-            } else {
-                format!("{title}, {page}, node {node}")
-            },
-            unit,
-            noise,
-        };
-        let fused = part
-            .windows
-            .iter()
-            .any(|window| window.filler == Filler::Nop && window.fillers_per_entry > 1.0);
-        for window in &part.windows {
-            let resource = resource(window);
-            // If the nops are fused, they do not show the reorder buffer, but the mixed fillers do.
-            let (what, title) = match window.filler {
-                Filler::Nop if !fused => ("rob_entries".to_owned(), resource.to_owned()),
-                Filler::Mixed if fused => ("rob_entries".to_owned(), resource.to_owned()),
-                // One filler can end at different resources on two machines, whose entries are no
-                // values of one figure.
-                other => (
-                    format!("{other}.{}_entries", resource.replace(' ', "_")),
-                    format!("{other} fillers: {resource}"),
-                ),
-            };
-            out.add(
-                label(&what, &title, "", Noise::Window),
-                window.entries.value,
-                Some((window.entries.low, window.entries.high)),
-            );
-        }
-        let cells = Cells::of(part);
-        if let Some(one) = cells.one {
-            out.add(
-                label("one_load_cycles", "one load", "cycles", Noise::ColdLoads),
-                one.value,
-                interval(one),
-            );
-        }
-        if let Some(pair) = cells.pair {
-            out.add(
-                label(
-                    "pair_cycles",
-                    "two loads in sequence",
-                    "cycles",
-                    Noise::ColdLoads,
-                ),
-                pair.value,
-                interval(pair),
-            );
-        }
-        if let Outcome::Known(rule) = cells.rule {
-            out.add(
-                label("rule", "parallel loads by rule", "", Noise::Parallelism),
-                rule.value,
-                interval(rule),
-            );
-        }
+        windows(part, out);
+        loads(part, out);
         if let Some(throughput) = part.mlp_throughput.known() {
-            let best = part
-                .throughput
-                .iter()
-                .filter(|point| point.parallelism.is_finite())
-                .min_by(|a, b| {
-                    let off = |value: f64| (value - throughput).abs();
-                    off(a.parallelism).total_cmp(&off(b.parallelism))
-                });
-            let error = best.and_then(|point| relative_error(&point.batches.raw));
-            out.add(
-                label(
-                    "throughput",
-                    "parallel loads by throughput",
-                    "",
-                    Noise::Parallelism,
-                ),
-                *throughput,
-                error.map(|error| around(*throughput, error)),
-            );
+            by_throughput(part, *throughput, out);
         }
     }
+}
+
+fn label(part: &MlpView, what: &str, title: &str, unit: &'static str, noise: Noise) -> Label {
+    let (page, node) = (part.page, part.node);
+    Label {
+        name: format!("mlp.{page}.{node}.{what}"),
+        part: "mlp",
+        title: if node == NodePolicy::LOCAL {
+            format!("{title}, {page}")
+        } else {
+            format!("{title}, {page}, node {node}")
+        },
+        unit,
+        noise,
+    }
+}
+
+fn windows(part: &MlpView, out: &mut Figures) {
+    let fused = part
+        .windows
+        .iter()
+        .any(|window| window.filler == Filler::Nop && window.fillers_per_entry > 1.0);
+    for window in &part.windows {
+        let resource = resource(window);
+        // If the nops are fused, they do not show the reorder buffer, but the mixed fillers do.
+        let (what, title) = match window.filler {
+            Filler::Nop if !fused => ("rob_entries".to_owned(), resource.to_owned()),
+            Filler::Mixed if fused => ("rob_entries".to_owned(), resource.to_owned()),
+            // One filler can end at different resources on two machines, whose entries are no
+            // values of one figure.
+            other => (
+                format!("{other}.{}_entries", resource.replace(' ', "_")),
+                format!("{other} fillers: {resource}"),
+            ),
+        };
+        out.add(
+            label(part, &what, &title, "", Noise::Window),
+            window.entries.value,
+            Some((window.entries.low, window.entries.high)),
+        );
+    }
+}
+
+/// The times of one load and of two, and the parallelism that follows from them.
+fn loads(part: &MlpView, out: &mut Figures) {
+    let cells = Cells::of(part);
+    if let Some(one) = cells.one {
+        out.add(
+            label(
+                part,
+                "one_load_cycles",
+                "one load",
+                "cycles",
+                Noise::ColdLoads,
+            ),
+            one.value,
+            interval(one),
+        );
+    }
+    if let Some(pair) = cells.pair {
+        out.add(
+            label(
+                part,
+                "pair_cycles",
+                "two loads in sequence",
+                "cycles",
+                Noise::ColdLoads,
+            ),
+            pair.value,
+            interval(pair),
+        );
+    }
+    if let Outcome::Known(rule) = cells.rule {
+        out.add(
+            label(
+                part,
+                "rule",
+                "parallel loads by rule",
+                "",
+                Noise::Parallelism,
+            ),
+            rule.value,
+            interval(rule),
+        );
+    }
+}
+
+fn by_throughput(part: &MlpView, throughput: f64, out: &mut Figures) {
+    let best = part
+        .throughput
+        .iter()
+        .filter(|point| point.parallelism.is_finite())
+        .min_by(|a, b| {
+            let off = |value: f64| (value - throughput).abs();
+            off(a.parallelism).total_cmp(&off(b.parallelism))
+        });
+    let error = best.and_then(|point| relative_error(&point.batches.raw));
+    out.add(
+        label(
+            part,
+            "throughput",
+            "parallel loads by throughput",
+            "",
+            Noise::Parallelism,
+        ),
+        throughput,
+        error.map(|error| around(throughput, error)),
+    );
 }
 
 /// The exhausted resource, without the number of fillers that share an entry.
@@ -118,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::compare::compare;
-    use crate::compare::view::{MlpView, NamedProfile};
+    use crate::compare::view::NamedProfile;
 
     fn window(filler: Filler, limited_by: &str, fillers: u32, each: f64) -> WindowLimit {
         let entries = f64::from(fillers) / each;
