@@ -37,17 +37,19 @@ pub fn measure(
     let mut latency = Latency::default();
     let mut last_error = None;
     let groups = groups(config);
-    let series_count =
-        groups.len() * config.accesses.len() * config.patterns.len() * config.strides.len();
-    let mut done = 0;
-    for (page, node, threads) in groups {
+    let series_in_group = shapes(config).count();
+    let series_count = groups.len() * series_in_group;
+    for (index, group) in groups.into_iter().enumerate() {
         if session.cancelled() {
             break;
         }
-        session.progress.at(
-            done as f64 / series_count as f64,
-            &format!("latency: mapping {page} pages"),
-        );
+        let (page, node, threads) = group;
+        let share = |series: usize, within: f64| {
+            ((index * series_in_group + series) as f64 + within) / series_count as f64
+        };
+        session
+            .progress
+            .at(share(0, 0.0), &format!("latency: mapping {page} pages"));
         let mapping = Instant::now();
         let cpus = session.cpus_for(threads, config.spread)?;
         let bytes = largest_bytes(session, config, (page, node), &cpus);
@@ -64,7 +66,6 @@ pub fn measure(
                     "{page} pages on node {node}, copies: {threads}: {error}"
                 ));
                 last_error = Some(error);
-                done += config.accesses.len() * config.patterns.len() * config.strides.len();
                 continue;
             }
         };
@@ -75,51 +76,71 @@ pub fn measure(
             ));
         }
         // Mapping counts as the series' time, up to half of it.
-        let series_in_group = u32::try_from(shapes(config).count())
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let left = config
-            .series_budget
-            .saturating_sub(mapping.elapsed() / series_in_group);
-        let config = &LatencyConfig {
+        let each = mapping.elapsed() / u32::try_from(series_in_group).unwrap_or(u32::MAX).max(1);
+        let left = config.series_budget.saturating_sub(each);
+        let config = LatencyConfig {
             series_budget: left.max(config.series_budget / 2),
             ..config.clone()
         };
-        for (pattern, access, stride) in shapes(config) {
-            let before = done as f64;
-            let share = |within: f64| (before + within) / series_count as f64;
-            let key = series::Key {
-                page,
-                node,
-                threads,
-                pattern,
-                access,
-                stride,
-            };
-            done += 1;
-            match series::measure(session, config, key, &mut arenas, refine, &share) {
-                Ok(points) => {
-                    if points.is_empty() && !session.cancelled() {
-                        latency.skipped.push(format!(
-                            "{page} pages on node {node}, copies: {threads}, stride {stride}: no element fits the memory that is free"
-                        ));
-                    }
-                    latency.points.extend(points);
-                }
-                Err(error) => {
-                    latency.skipped.push(format!(
-                        "{page} pages on node {node}, copies: {threads}, stride {stride}: {error}"
-                    ));
-                    last_error = Some(error);
-                }
-            }
-        }
+        let error = measure_group(
+            session,
+            &config,
+            group,
+            &mut arenas,
+            refine,
+            &share,
+            &mut latency,
+        );
+        last_error = error.or(last_error);
     }
     latency.elapsed_s = started.elapsed().as_secs_f64();
     match last_error {
         Some(error) if latency.points.is_empty() && !session.cancelled() => Err(error),
         _ => Ok(latency),
     }
+}
+
+/// Measures all series of one group into `latency`; returns the last error. `share` is the done share of the
+/// whole part after so many of the group's series and a share of the next.
+fn measure_group(
+    session: &Session<'_>,
+    config: &LatencyConfig,
+    (page, node, threads): (PageKind, NodePolicy, u32),
+    arenas: &mut [Arena],
+    refine: &Refine<'_>,
+    share: &dyn Fn(usize, f64) -> f64,
+    latency: &mut Latency,
+) -> Option<Error> {
+    let mut last_error = None;
+    for (index, (pattern, access, stride)) in shapes(config).enumerate() {
+        let key = series::Key {
+            page,
+            node,
+            threads,
+            pattern,
+            access,
+            stride,
+        };
+        let within = |within: f64| share(index, within);
+        let reason = match series::measure(session, config, key, arenas, refine, &within) {
+            Ok(points) if points.is_empty() && !session.cancelled() => {
+                "no element fits the memory that is free".to_owned()
+            }
+            Ok(points) => {
+                latency.points.extend(points);
+                continue;
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                last_error = Some(error);
+                reason
+            }
+        };
+        latency.skipped.push(format!(
+            "{page} pages on node {node}, copies: {threads}, stride {stride}: {reason}"
+        ));
+    }
+    last_error
 }
 
 /// Checks that the values are usable and that the machine has enough CPUs and memory.

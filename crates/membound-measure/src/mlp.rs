@@ -96,23 +96,10 @@ fn measure_setting(
     let doing = format!("mlp: {page} pages");
     session.progress.at(share(0.0), &doing);
     let mut probe = Probe::new(session, config, page, node)?;
-    let is_emulated = hypervisor::is_emulator(session.root);
-    let found = match known {
-        None if is_emulated => FoundWindows {
-            windows: Vec::new(),
-            evidence: Outcome::missing(EMULATED),
-            notes: Vec::new(),
-        },
-        None => windows::find_all(&mut probe, session.effort.pick(2, 4, 8)),
-        Some(first) => FoundWindows {
-            windows: windows::find_again(&mut probe, &first.windows),
-            evidence: first.reorder_evidence.clone(),
-            notes: Vec::new(),
-        },
-    };
+    let found = find_windows(session, &mut probe, known);
     let rob_size = match found.reorder() {
         Some(window) => Outcome::Known(window.entries.value),
-        None if is_emulated => Outcome::missing(EMULATED),
+        None if hypervisor::is_emulator(session.root) => Outcome::missing(EMULATED),
         None => Outcome::missing(
             "two loads take as long with few fillers as with many: no cliff was found",
         ),
@@ -144,14 +131,6 @@ fn measure_setting(
     let placements = placements::measure(probe, config, outside, &|within| {
         session.progress.at(share(0.85 + 0.15 * within), &doing);
     })?;
-    let mlp_throughput = throughput
-        .iter()
-        .map(|point| point.parallelism)
-        .max_by(f64::total_cmp)
-        .map_or_else(
-            || Outcome::missing("interrupted before the chases ran"),
-            Outcome::Known,
-        );
     Ok(Mlp {
         cells,
         rob_size,
@@ -161,7 +140,7 @@ fn measure_setting(
         mlp_rule: Outcome::missing("the rule has not been applied yet"),
         mlp_rule_interval: Outcome::missing("the rule has not been applied yet"),
         mlp_rule_between: None,
-        mlp_throughput,
+        mlp_throughput: best_throughput(&throughput),
         mlp_throughput_interval: Outcome::missing("the batches have not been looked at yet"),
         throughput,
         sequential_pair_cycles,
@@ -178,6 +157,38 @@ fn measure_setting(
         skipped: found.notes,
         elapsed_s: started.elapsed().as_secs_f64(),
     })
+}
+
+/// Finds the windows; with `known` only those that were found before.
+fn find_windows(
+    session: &Session<'_>,
+    probe: &mut Probe<'_, '_>,
+    known: Option<&Mlp>,
+) -> FoundWindows {
+    match known {
+        None if hypervisor::is_emulator(session.root) => FoundWindows {
+            windows: Vec::new(),
+            evidence: Outcome::missing(EMULATED),
+            notes: Vec::new(),
+        },
+        None => windows::find_all(probe, session.effort.pick(2, 4, 8)),
+        Some(first) => FoundWindows {
+            windows: windows::find_again(probe, &first.windows),
+            evidence: first.reorder_evidence.clone(),
+            notes: Vec::new(),
+        },
+    }
+}
+
+fn best_throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
+    points
+        .iter()
+        .map(|point| point.parallelism)
+        .max_by(f64::total_cmp)
+        .map_or_else(
+            || Outcome::missing("interrupted before the chases ran"),
+            Outcome::Known,
+        )
 }
 
 /// Fillers of the N × K plane, which also separate sequential loads.

@@ -118,21 +118,7 @@ fn against(
     );
     let mut buffer = match Buffer::on(session, config, node, from[0].1) {
         Ok(buffer) => buffer,
-        Err(error) => {
-            let placed = match &error {
-                Error::Placement { percent, .. } => Outcome::Known(percent / 100.0),
-                _ => missing(&error),
-            };
-            return from
-                .iter()
-                .map(|(cpu_node, cpu)| NumaPair {
-                    placed_share: placed.clone(),
-                    latency_ns: missing(&error),
-                    read_gb_s: missing(&error),
-                    ..unmeasured(session, *cpu_node, *cpu, node)
-                })
-                .collect();
-        }
+        Err(error) => return unplaced(session, from, node, &error),
     };
     skipped.extend(buffer.note());
     let placed = buffer.placed_share(session);
@@ -175,14 +161,7 @@ fn against(
     from.iter()
         .enumerate()
         .map(|(at, (cpu_node, cpu))| {
-            let figure = |what| match (sampled(session, &slots, at, what), &failed[at]) {
-                (Some((figure, samples)), _) => (Outcome::Known(figure), samples),
-                (None, Some(error)) => (missing(error), Samples::default()),
-                (None, None) => (
-                    Outcome::missing("the run ended before this pair was measured"),
-                    Samples::default(),
-                ),
-            };
+            let figure = |what| figure(sampled(session, &slots, at, what), failed[at].as_ref());
             let (latency_ns, latency_batches) = figure(PairFigure::Latency);
             let (read_gb_s, read_batches) = figure(PairFigure::ReadBandwidth);
             NumaPair {
@@ -195,6 +174,39 @@ fn against(
             }
         })
         .collect()
+}
+
+/// The pairs of a node on which no memory could be placed.
+fn unplaced(
+    session: &Session<'_>,
+    from: &[(NodeId, CpuId)],
+    node: NodeId,
+    error: &Error,
+) -> Vec<NumaPair> {
+    let placed = match error {
+        Error::Placement { percent, .. } => Outcome::Known(percent / 100.0),
+        _ => missing(error),
+    };
+    from.iter()
+        .map(|(cpu_node, cpu)| NumaPair {
+            placed_share: placed.clone(),
+            latency_ns: missing(error),
+            read_gb_s: missing(error),
+            ..unmeasured(session, *cpu_node, *cpu, node)
+        })
+        .collect()
+}
+
+/// A figure with its batches, or the reason why there is none.
+fn figure(sampled: Option<(f64, Samples)>, failed: Option<&Error>) -> (Outcome<f64>, Samples) {
+    match (sampled, failed) {
+        (Some((figure, samples)), _) => (Outcome::Known(figure), samples),
+        (None, Some(error)) => (missing(error), Samples::default()),
+        (None, None) => (
+            Outcome::missing("the run ended before this pair was measured"),
+            Samples::default(),
+        ),
+    }
 }
 
 fn sampled(

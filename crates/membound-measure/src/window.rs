@@ -207,22 +207,7 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     let node = where_it_lies(session, config, init_cpu);
     let mut points: Vec<WindowPoint> = slots
         .iter()
-        .filter_map(|slot| {
-            let sampled = slot.sampled(session)?;
-            Some(WindowPoint {
-                window_bytes: slot.key.window_bytes,
-                area_bytes: slot.key.area_bytes,
-                seconds_per_window: sampled.summary.median,
-                seconds_low: sampled.summary.low,
-                seconds_high: sampled.summary.high,
-                kernel: slot.key.kernel,
-                page: config.page,
-                node,
-                cpu: session.cpu,
-                init_cpu: (init_cpu != session.cpu).then_some(init_cpu),
-                batches: sampled.samples,
-            })
-        })
+        .filter_map(|slot| point(session, config, slot, node, init_cpu))
         .collect();
     points.sort_by_key(|point| (point.kernel as u8, point.window_bytes, point.area_bytes));
     if let Some(share) = region.partial_page_share() {
@@ -236,6 +221,29 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
         points,
         skipped,
         elapsed_s: started.elapsed().as_secs_f64(),
+    })
+}
+
+fn point(
+    session: &Session<'_>,
+    config: &WindowConfig,
+    slot: &Slot<Key>,
+    node: NodePolicy,
+    init_cpu: CpuId,
+) -> Option<WindowPoint> {
+    let sampled = slot.sampled(session)?;
+    Some(WindowPoint {
+        window_bytes: slot.key.window_bytes,
+        area_bytes: slot.key.area_bytes,
+        seconds_per_window: sampled.summary.median,
+        seconds_low: sampled.summary.low,
+        seconds_high: sampled.summary.high,
+        kernel: slot.key.kernel,
+        page: config.page,
+        node,
+        cpu: session.cpu,
+        init_cpu: (init_cpu != session.cpu).then_some(init_cpu),
+        batches: sampled.samples,
     })
 }
 

@@ -175,6 +175,42 @@ impl MlpLoop for MlpKernel {
 }
 
 fn emit(a: &mut Assembler, spec: &MlpSpec<'_>) {
+    set_up(a, spec);
+    let top = a.here();
+    choose_base(a);
+    serialise(a);
+    a.push(I::ReadCounter { to: BEGUN });
+    a.push(I::SynchroniseInstructions);
+    loads_and_fillers(a, spec);
+    serialise(a);
+    a.push(I::ReadCounter { to: SCRATCH });
+    a.push(I::Subtract {
+        to: SCRATCH,
+        left: SCRATCH,
+        right: BEGUN,
+    });
+    super::add(a, SUM, SCRATCH);
+    a.push(I::SynchroniseInstructions);
+    repeat(a, LEFT, top);
+    for (from, field) in [(GENERATOR.0, 2), (SUM, 4)] {
+        a.push(I::Store {
+            from,
+            base: FRAME,
+            bytes: 8 * field,
+        });
+    }
+    for (first, second) in SAVED.into_iter().rev() {
+        a.push(I::PopPair {
+            first,
+            second,
+            bytes: 16,
+        });
+    }
+    a.push(I::Return);
+}
+
+/// Emits the code that saves registers and sets all that the loop uses.
+fn set_up(a: &mut Assembler, spec: &MlpSpec<'_>) {
     let (state, multiplier, increment) = GENERATOR;
     for (first, second) in SAVED {
         a.push(I::PushPair {
@@ -201,7 +237,11 @@ fn emit(a: &mut Assembler, spec: &MlpSpec<'_>) {
     for (register, displacement) in &registers {
         a.constant(*register, u64::from(*displacement));
     }
-    let top = a.here();
+}
+
+/// Emits the choice of a random line of the area, to which the displacements are added.
+fn choose_base(a: &mut Assembler) {
+    let (state, multiplier, increment) = GENERATOR;
     a.push(I::MultiplyAdd {
         to: state,
         left: state,
@@ -224,35 +264,6 @@ fn emit(a: &mut Assembler, spec: &MlpSpec<'_>) {
         right: SCRATCH,
         shift: 6,
     });
-    serialise(a);
-    a.push(I::ReadCounter { to: BEGUN });
-    a.push(I::SynchroniseInstructions);
-    loads_and_fillers(a, spec);
-    serialise(a);
-    a.push(I::ReadCounter { to: SCRATCH });
-    a.push(I::Subtract {
-        to: SCRATCH,
-        left: SCRATCH,
-        right: BEGUN,
-    });
-    super::add(a, SUM, SCRATCH);
-    a.push(I::SynchroniseInstructions);
-    repeat(a, LEFT, top);
-    for (from, field) in [(state, 2), (SUM, 4)] {
-        a.push(I::Store {
-            from,
-            base: FRAME,
-            bytes: 8 * field,
-        });
-    }
-    for (first, second) in SAVED.into_iter().rev() {
-        a.push(I::PopPair {
-            first,
-            second,
-            bytes: 16,
-        });
-    }
-    a.push(I::Return);
 }
 
 /// Emits the timed part.
