@@ -119,14 +119,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
     }
     for (curve, points) in picture.curves.iter().zip(&curves) {
         let places: Vec<(f64, f64)> = points.iter().map(place).collect();
-        match curve.look {
-            Look::Line => plot.curve(&places, Ink(curve.ink)),
-            Look::Dots => {
-                for point in &places {
-                    plot.curve(&[*point], Ink(curve.ink));
-                }
-            }
-        }
+        draw(&mut plot, curve, &places);
     }
     let ends: Vec<Option<f64>> = curves
         .iter()
@@ -137,10 +130,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
     } else {
         Default::default()
     };
-    let unit = format!("{:>MARGIN$}", picture.unit);
-    let head = format!("{unit}  ({})", clean(picture.remark));
-    let fits = !picture.remark.is_empty() && display_width(&head) <= out.width();
-    let mut lines = vec![if fits { head } else { unit }];
+    let mut lines = vec![heading(picture, out.width())];
     let labels = match picture.up {
         Up::Logarithmic => logarithmic_labels(low, high),
         Up::FromZero => std::array::from_fn(|row| even_value(high, row)),
@@ -160,7 +150,33 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
             });
         lines.push(format!("{label:>MARGIN$} │{line}{name}"));
     }
-    lines.push(format!("{:>MARGIN$} └{}", "", "─".repeat(columns)));
+    lines.extend(axis_lines(picture, (first, last), columns));
+    out.verbatim(&lines);
+    true
+}
+
+fn draw(plot: &mut Plot, curve: &Curve, places: &[(f64, f64)]) {
+    match curve.look {
+        Look::Line => plot.curve(places, Ink(curve.ink)),
+        Look::Dots => {
+            for point in places {
+                plot.curve(&[*point], Ink(curve.ink));
+            }
+        }
+    }
+}
+
+/// The unit, and the remark if the line has room for it.
+fn heading(picture: &Picture<'_>, width: usize) -> String {
+    let unit = format!("{:>MARGIN$}", picture.unit);
+    let head = format!("{unit}  ({})", clean(picture.remark));
+    let fits = !picture.remark.is_empty() && display_width(&head) <= width;
+    if fits { head } else { unit }
+}
+
+/// The axis below the curves, from `first` to `last`, with the ends of levels.
+fn axis_lines(picture: &Picture<'_>, (first, last): (f64, f64), columns: usize) -> Vec<String> {
+    let mut lines = vec![format!("{:>MARGIN$} └{}", "", "─".repeat(columns))];
     let axis = match picture.across {
         Across::Sizes => size_axis(first, last, columns),
         Across::Numbers => number_axis(first, last, columns),
@@ -172,8 +188,7 @@ pub(super) fn write(out: &mut Out, picture: &Picture<'_>) -> bool {
     {
         lines.push(format!("{:>MARGIN$}  {marks}", "ends"));
     }
-    out.verbatim(&lines);
-    true
+    lines
 }
 
 /// Writes a picture of `curves` over sizes in bytes, both axes logarithmic; `ends` are those of levels. False if

@@ -38,7 +38,6 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         .column("interval", Align::Right, 1)
         .column("served by", Align::Left, 2);
     let marked = prediction.points.iter().any(|p| p.caution.is_some());
-    let mut cautions: Vec<&str> = Vec::new();
     let mut missing: Vec<(String, Vec<String>)> = Vec::new();
     for point in &prediction.points {
         let area = units::bytes(point.area_bytes);
@@ -47,13 +46,6 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
             (true, Some(_)) => "!",
             (true, None) => " ",
         };
-        if let Some(caution) = &point.caution {
-            for part in caution.split("; ") {
-                if !cautions.contains(&part) {
-                    cautions.push(part);
-                }
-            }
-        }
         let (ns, interval) = match &point.ns {
             Outcome::Known(figure) => (
                 units::number(figure.value),
@@ -82,17 +74,29 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         return;
     }
     out.table(&table);
-    for caution in cautions.iter().take(MAX_CAUTIONS) {
-        out.warning(caution);
-    }
-    if let Some(rest @ 1..) = cautions.len().checked_sub(MAX_CAUTIONS) {
-        out.warning(&format!("and {rest} more of the kind: see the JSON"));
-    }
+    warn(out, prediction);
     if prediction.points.iter().any(|p| p.stride_bytes.is_some()) {
         out.note(STRIDES);
     }
     for (reason, areas) in &missing {
         out.note(&format!("– {}: {reason}", named_places(areas)));
+    }
+}
+
+/// Writes each caution of the points once.
+fn warn(out: &mut Out, prediction: &Prediction) {
+    let mut cautions: Vec<&str> = Vec::new();
+    let all = prediction.points.iter().filter_map(|p| p.caution.as_ref());
+    for part in all.flat_map(|caution| caution.split("; ")) {
+        if !cautions.contains(&part) {
+            cautions.push(part);
+        }
+    }
+    for caution in cautions.iter().take(MAX_CAUTIONS) {
+        out.warning(caution);
+    }
+    if let Some(rest @ 1..) = cautions.len().checked_sub(MAX_CAUTIONS) {
+        out.warning(&format!("and {rest} more of the kind: see the JSON"));
     }
 }
 

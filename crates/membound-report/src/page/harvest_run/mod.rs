@@ -206,13 +206,19 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
             p { (facts::slots(&run.slots)) "." }
         },
     ));
+    out.extend(notes(run));
+    out
+}
+
+/// What was not measured and has no section of its own, and the notes of the run.
+fn notes(run: &HarvestRun) -> Option<Panel> {
     let rest: Vec<&Missing> = run
         .missing
         .iter()
         .filter(|gap| !facts::lies_in(gap, &SHOWN))
         .collect();
-    if !rest.is_empty() || !run.notes.is_empty() {
-        out.push(Panel::new(
+    (!rest.is_empty() || !run.notes.is_empty()).then(|| {
+        Panel::new(
             "notes",
             "Notes",
             html! {
@@ -225,9 +231,8 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
                     ul.gaps { @for note in &run.notes { li { (note) } } }
                 }
             },
-        ));
-    }
-    out
+        )
+    })
 }
 
 /// Section with id and title, followed by the gaps of its field. Without a body it shows why there is none:

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use crate::facts::plain;
-use membound_types::{CallFrame, NamedShare, Outcome, Profile, SharedLine};
+use membound_types::{CallFrame, NamedShare, NumaView, Outcome, Profile, RunInfo, SharedLine};
 
 /// Most characters of a name or a short text.
 const MAX_NAME_CHARS: usize = 240;
@@ -95,20 +95,38 @@ fn cut_lines(lines: &mut Vec<SharedLine>) {
     }
 }
 
-/// Copy of the profile with shortened names and lists.
-pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
-    let mut out = profile.clone();
+fn cut_run(run: &mut RunInfo) {
     for text in [
-        &mut out.run.host,
-        &mut out.run.cpu,
-        &mut out.run.date,
-        &mut out.run.membound_version,
-        &mut out.run.timer,
+        &mut run.host,
+        &mut run.cpu,
+        &mut run.date,
+        &mut run.membound_version,
+        &mut run.timer,
     ] {
         truncate(text);
     }
-    out.run.command.truncate(MAX_MEMBERS);
-    out.run.command.iter_mut().for_each(truncate);
+    run.command.truncate(MAX_MEMBERS);
+    run.command.iter_mut().for_each(truncate);
+}
+
+fn cut_numa(view: &mut NumaView) {
+    view.matrix.truncate(MAX_MEMBERS);
+    view.matrix
+        .iter_mut()
+        .for_each(|row| row.truncate(MAX_MEMBERS));
+    for list in [&mut view.objects, &mut view.lines] {
+        list.truncate(MAX_MEMBERS);
+        for row in list {
+            truncate(&mut row.name);
+            cut_to(&mut row.advice, MAX_SENTENCE_CHARS);
+        }
+    }
+}
+
+/// Copy of the profile with shortened names and lists.
+pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
+    let mut out = profile.clone();
+    cut_run(&mut out.run);
     if let Some(view) = &mut out.hardware {
         for row in &mut view.functions {
             truncate(&mut row.name);
@@ -146,17 +164,7 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
     cut_lines(&mut out.false_sharing);
     cut_lines(&mut out.true_sharing);
     if let Outcome::Known(view) = &mut out.numa {
-        view.matrix.truncate(MAX_MEMBERS);
-        view.matrix
-            .iter_mut()
-            .for_each(|row| row.truncate(MAX_MEMBERS));
-        for list in [&mut view.objects, &mut view.lines] {
-            list.truncate(MAX_MEMBERS);
-            for row in list {
-                truncate(&mut row.name);
-                cut_to(&mut row.advice, MAX_SENTENCE_CHARS);
-            }
-        }
+        cut_numa(view);
     }
     // The page computes pairs from samples; the table is for the terminal and for other programs.
     out.function_objects.clear();

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use indexmap::IndexSet;
-use membound_types::{Detail, Listing, ObjectRow, Profile, Share, ThreadRow};
+use membound_types::{CodeRow, Detail, Listing, ObjectRow, Profile, Share, ThreadRow};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -114,15 +114,7 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         &profile.instructions,
         grain.rows,
         &periods.instructions,
-        |_, row| {
-            let address = format!("{:x}", row.address.unwrap_or(0));
-            json!([
-                names.id(&row.module),
-                address,
-                figures(&row.share),
-                names.id(&row.name)
-            ])
-        },
+        |_, row| instruction(row, &mut names),
     );
     let objects = rows_with_periods(
         &profile.objects,
@@ -142,18 +134,6 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         .iter()
         .map(|row| json!([names.id(&row.name), run::level_color(&row.name)]))
         .collect();
-    let bandwidth: Vec<Value> = profile
-        .bandwidth
-        .iter()
-        .map(|domain| {
-            let moments: Vec<[f64; 3]> = domain
-                .timeline
-                .iter()
-                .map(|it| [it.t_s, it.read_gb_s, it.write_gb_s].map(rounded))
-                .collect();
-            json!({ "name": domain.domain, "basis": domain.basis, "moments": moments })
-        })
-        .collect();
     // Columns of numbers always serialise. They are embedded as text, because one `Value` for each of a
     // million numbers would take longer than everything else.
     let table = serde_json::to_string(&table).unwrap_or_default();
@@ -170,12 +150,37 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         "objects": objects,
         "threads": threads,
         "levels": levels,
-        "bandwidth": bandwidth,
+        "bandwidth": bandwidth(profile),
         "listings": listings(&detail.listings, &mut names),
         "names": names.texts.iter().collect::<Vec<_>>(),
     })
     .to_string();
     format!("{{\"cells\":{table},{}", rest.trim_start_matches('{'))
+}
+
+fn instruction(row: &CodeRow, names: &mut Names<'_>) -> Value {
+    let address = format!("{:x}", row.address.unwrap_or(0));
+    json!([
+        names.id(&row.module),
+        address,
+        figures(&row.share),
+        names.id(&row.name)
+    ])
+}
+
+fn bandwidth(profile: &Profile) -> Vec<Value> {
+    profile
+        .bandwidth
+        .iter()
+        .map(|domain| {
+            let moments: Vec<[f64; 3]> = domain
+                .timeline
+                .iter()
+                .map(|it| [it.t_s, it.read_gb_s, it.write_gb_s].map(rounded))
+                .collect();
+            json!({ "name": domain.domain, "basis": domain.basis, "moments": moments })
+        })
+        .collect()
 }
 
 struct ChainTable {

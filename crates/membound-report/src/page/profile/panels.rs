@@ -46,25 +46,7 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
             Panel::missing("nodes", "Nodes", &facts::missing_text(not_measured))
         }
     });
-    let why: Vec<String> = gaps(profile, "bandwidth");
-    out.push(if profile.bandwidth.is_empty() {
-        let why = if why.is_empty() {
-            "not measured".to_owned()
-        } else {
-            why.join("; ")
-        };
-        Panel::missing("bandwidth", "Bandwidth", &why)
-    } else {
-        Panel::new(
-            "bandwidth",
-            "Bandwidth",
-            html! {
-                (platform::diagram(&profile.platform))
-                @for (index, domain) in profile.bandwidth.iter().enumerate() { (bandwidth(index, domain)) }
-                @for text in &why { p.missing { (text) } }
-            },
-        )
-    });
+    out.push(traffic(profile));
     out.push(match &profile.memory {
         Outcome::Known(memory) => Panel::new("memory", "Memory", live_bytes(memory)),
         Outcome::Missing { not_measured } => {
@@ -100,6 +82,27 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
         ));
     }
     out
+}
+
+fn traffic(profile: &Profile) -> Panel {
+    let why: Vec<String> = gaps(profile, "bandwidth");
+    if profile.bandwidth.is_empty() {
+        let why = if why.is_empty() {
+            "not measured".to_owned()
+        } else {
+            why.join("; ")
+        };
+        return Panel::missing("bandwidth", "Bandwidth", &why);
+    }
+    Panel::new(
+        "bandwidth",
+        "Bandwidth",
+        html! {
+            (platform::diagram(&profile.platform))
+            @for (index, domain) in profile.bandwidth.iter().enumerate() { (bandwidth(index, domain)) }
+            @for text in &why { p.missing { (text) } }
+        },
+    )
 }
 
 fn gaps(profile: &Profile, table: &str) -> Vec<String> {

@@ -27,15 +27,8 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     // The scale is the largest number of CPUs that were busy at once.
     let most_busy = all.iter().map(|lane| lane.0).fold(0.0, f64::max) / bin_s.max(1e-12);
     let scale = most_busy.max(1e-9);
-    let mut busiest: Vec<usize> = (0..profile.threads.len()).collect();
-    busiest.sort_by(|&a, &b| {
-        let time = |index: usize| profile.threads[index].share.time_s;
-        time(b).total_cmp(&time(a))
-    });
-    let left_out = busiest.len().saturating_sub(LANES);
-    busiest.truncate(LANES);
-    // Keep the threads in their original order, so that neighbours stay neighbours.
-    busiest.sort_unstable();
+    let busiest = busiest(profile);
+    let left_out = profile.threads.len() - busiest.len();
     let memory = profile.memory.known();
     let memory = memory.filter(|memory| memory.peak_bytes > 0);
     html! {
@@ -92,6 +85,19 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
         p.note id="selected" role="status" {}
         @if left_out > 0 { p.note { (units::plural(left_out, "thread")) " with less CPU time have no lane; the table by thread has them." } }
     }
+}
+
+/// The threads that have lanes.
+fn busiest(profile: &Profile) -> Vec<usize> {
+    let mut busiest: Vec<usize> = (0..profile.threads.len()).collect();
+    busiest.sort_by(|&a, &b| {
+        let time = |index: usize| profile.threads[index].share.time_s;
+        time(b).total_cmp(&time(a))
+    });
+    busiest.truncate(LANES);
+    // Keep the threads in their original order, so that neighbours stay neighbours.
+    busiest.sort_unstable();
+    busiest
 }
 
 /// Part of a bin that lies within a thread's life, in seconds.

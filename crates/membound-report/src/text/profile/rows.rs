@@ -138,42 +138,47 @@ pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
         .filter(|row| row.share.stall_fraction >= MIN_SHARE)
         .take(MAX_OBJECTS_WITH_OFFSETS);
     for row in inside {
-        out.blank();
-        out.heading(&row.name, &run::lifetime(row));
-        // Begin at the line that names the object: the frames before it are a language library's.
-        for frame in run::naming_chain(row).iter().take(MAX_FRAMES) {
-            let place = run::place(frame.file.as_deref(), frame.line);
-            out.note(&format!(
-                "allocated in {} {}",
-                frame.function,
-                place.unwrap_or_else(|| frame.module.clone())
-            ));
-        }
-        let mut offsets = Table::new()
-            .figures("  offset")
-            .figures("of its stall")
-            .figures("accesses")
-            .figures("latency");
-        for offset in row.offsets.iter().take(MAX_OFFSETS) {
-            offsets.row([
-                run::offset(offset),
-                units::percent(offset.stall_fraction),
-                units::count(offset.accesses),
-                run::latency(offset.avg_latency_ns),
-            ]);
-        }
-        if !offsets.is_empty() {
-            out.table(&offsets);
-        }
-        let code: Vec<String> = row
-            .code
-            .iter()
-            .take(MAX_OFFSETS)
-            .map(|share| format!("{} {}", share.name, units::percent(share.fraction)))
-            .collect();
-        if !code.is_empty() {
-            out.note(&format!("waited for at {}", code.join(", ")));
-        }
+        inside_object(out, row);
+    }
+}
+
+/// The origin of an object, the offsets at which it stalls, and the code that waits for it.
+fn inside_object(out: &mut Out, row: &ObjectRow) {
+    out.blank();
+    out.heading(&row.name, &run::lifetime(row));
+    // Begin at the line that names the object: the frames before it are a language library's.
+    for frame in run::naming_chain(row).iter().take(MAX_FRAMES) {
+        let place = run::place(frame.file.as_deref(), frame.line);
+        out.note(&format!(
+            "allocated in {} {}",
+            frame.function,
+            place.unwrap_or_else(|| frame.module.clone())
+        ));
+    }
+    let mut offsets = Table::new()
+        .figures("  offset")
+        .figures("of its stall")
+        .figures("accesses")
+        .figures("latency");
+    for offset in row.offsets.iter().take(MAX_OFFSETS) {
+        offsets.row([
+            run::offset(offset),
+            units::percent(offset.stall_fraction),
+            units::count(offset.accesses),
+            run::latency(offset.avg_latency_ns),
+        ]);
+    }
+    if !offsets.is_empty() {
+        out.table(&offsets);
+    }
+    let code: Vec<String> = row
+        .code
+        .iter()
+        .take(MAX_OFFSETS)
+        .map(|share| format!("{} {}", share.name, units::percent(share.fraction)))
+        .collect();
+    if !code.is_empty() {
+        out.note(&format!("waited for at {}", code.join(", ")));
     }
 }
 
