@@ -61,10 +61,48 @@ fn add(
     program: &mut Program,
     origins: &mut Vec<Origin>,
 ) {
-    let image = module.image;
-    let knowledge = ImageFacts::gather(image, Tables::Resolve);
-    let first = program.functions.len();
     let times = module.times;
+    let (decoded, position) = decoded(module, program.functions.len());
+    let mut addresses: Vec<u64> = decoded
+        .iter()
+        .flat_map(|function| function.instructions.iter().map(iced_x86::Instruction::ip))
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let patchable = module.patches.instructions(addresses);
+    for function in decoded {
+        let range = function.bounds.range.clone();
+        let counts: Vec<Option<f64>> = function
+            .blocks
+            .iter()
+            .map(|block| times.count(extent(&function, block)))
+            .collect();
+        program.functions.push(convert(&Source {
+            module,
+            function: &function,
+            counts: &counts,
+            patchable: &patchable,
+            position: &position,
+            usual,
+        }));
+        origins.push(Origin {
+            module: module.index,
+            time_ns: times.between(range.clone()),
+            counted: counts.iter().map(Option::is_some).collect(),
+            name: match &function.bounds.name {
+                Some(name) => format!("{:#}", rustc_demangle::demangle(name)),
+                None => format!("{:#x}", range.start),
+            },
+            range,
+        });
+    }
+}
+
+/// The functions of a module that were sampled or counted, and their callees, with the position of each in the
+/// program, from `first` on, by its first address.
+fn decoded(module: &AnalyzedModule<'_>, first: usize) -> (Vec<Function>, BTreeMap<u64, usize>) {
+    let (image, times) = (module.image, module.times);
+    let knowledge = ImageFacts::gather(image, Tables::Resolve);
     let profiled = times
         .time_ns
         .keys()
@@ -101,39 +139,7 @@ fn add(
         }
         decoded.push(function);
     }
-    let mut addresses: Vec<u64> = decoded
-        .iter()
-        .flat_map(|function| function.instructions.iter().map(iced_x86::Instruction::ip))
-        .collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    let patchable = module.patches.instructions(addresses);
-    for function in decoded {
-        let range = function.bounds.range.clone();
-        let counts: Vec<Option<f64>> = function
-            .blocks
-            .iter()
-            .map(|block| times.count(extent(&function, block)))
-            .collect();
-        program.functions.push(convert(&Source {
-            module,
-            function: &function,
-            counts: &counts,
-            patchable: &patchable,
-            position: &position,
-            usual,
-        }));
-        origins.push(Origin {
-            module: module.index,
-            time_ns: times.between(range.clone()),
-            counted: counts.iter().map(Option::is_some).collect(),
-            name: match &function.bounds.name {
-                Some(name) => format!("{:#}", rustc_demangle::demangle(name)),
-                None => format!("{:#x}", range.start),
-            },
-            range,
-        });
-    }
+    (decoded, position)
 }
 
 /// Inputs from which a function is converted.

@@ -566,7 +566,22 @@ fn missing(
             "profile a longer run, with latencies",
         );
     }
-    let unreadable: BTreeSet<(&str, &str)> = considered
+    for (path, reason) in unreadable(run, considered) {
+        lacks(
+            "files",
+            format!("nothing is planned in {path}: {reason}"),
+            "profile and plan where the file is",
+        );
+    }
+    missing
+}
+
+/// Files in which nothing could be planned, each with the reason.
+fn unreadable<'a>(
+    run: &'a RunData,
+    considered: &'a Considered<'_>,
+) -> BTreeSet<(&'a str, &'a str)> {
+    considered
         .accesses
         .iter()
         .zip(&considered.candidates)
@@ -579,15 +594,7 @@ fn missing(
             let path = (module.kind == ModuleKind::File).then_some(module.path.as_str());
             path.zip(reason.as_deref())
         })
-        .collect();
-    for (path, reason) in unreadable {
-        lacks(
-            "files",
-            format!("nothing is planned in {path}: {reason}"),
-            "profile and plan where the file is",
-        );
-    }
-    missing
+        .collect()
 }
 
 #[cfg(test)]

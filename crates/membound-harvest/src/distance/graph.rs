@@ -161,16 +161,7 @@ impl Graph {
                 });
                 match callee {
                     Some((Some(callee), _)) => {
-                        let returned = graph.nodes.len();
-                        let mut node = graph.nodes[last].clone();
-                        node.place.step = block.steps.len();
-                        node.end = block.steps.len();
-                        node.ns = 0.0;
-                        node.start = Start::Plain;
-                        node.source = Source::Nowhere;
-                        node.edges = edges;
-                        node.returns = false;
-                        graph.nodes.push(node);
+                        let returned = graph.add_return(last, block.steps.len(), edges);
                         if block.returns {
                             let of_caller = graph.returned_by.entry(function).or_default();
                             of_caller.insert(group[callee]);
@@ -202,6 +193,20 @@ impl Graph {
         graph.link_returns(&calls);
         graph.reached = (0..reached.len()).filter(|&node| reached[node]).collect();
         graph
+    }
+
+    /// Adds the node behind the call at the end of node `last`; returns it.
+    fn add_return(&mut self, last: usize, step: usize, edges: Vec<(usize, f64)>) -> usize {
+        let mut node = self.nodes[last].clone();
+        node.place.step = step;
+        node.end = step;
+        node.ns = 0.0;
+        node.start = Start::Plain;
+        node.source = Source::Nowhere;
+        node.edges = edges;
+        node.returns = false;
+        self.nodes.push(node);
+        self.nodes.len() - 1
     }
 
     /// Adds the nodes of a block; returns the first and the last of them.
