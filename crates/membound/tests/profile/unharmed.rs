@@ -395,19 +395,26 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
     let Some(program) = mishaps() else { return };
     let _alone = alone();
     let home = tempfile::tempdir().expect("there is room for a directory");
-    let mut command = membound(home.path());
-    command
-        .args(["profile", "--quiet", "-o", "full.run", "--machine"])
-        .arg(unmeasured())
-        .arg("--")
-        .arg(&program)
-        .args(["spins", "1500"]);
-    let limit = || {
+    let profile = |run: &str, ms: &str| {
+        let mut command = membound(home.path());
+        command.args(["profile", "--quiet", "-o", run, "--machine"]);
+        command.arg(unmeasured()).arg("--").arg(&program);
+        command.args(["spins", ms]);
+        command
+    };
+    // How much is written before the program starts, and how many accesses are timed, depends on the machine. The
+    // samples of three seconds alone take more room than a short run has.
+    let short = profile("short.run", "1").status().expect("it starts");
+    assert!(short.success());
+    let written = std::fs::metadata(home.path().join("short.run")).expect("it is written");
+    let most_bytes = written.len();
+    let mut command = profile("full.run", "3000");
+    let limit = move || {
         // A file size limit simulates a full disk. It leaves room for what is written before the program
         // starts; without that, the program would not be started.
         let most = libc::rlimit {
-            rlim_cur: 240 << 10,
-            rlim_max: 240 << 10,
+            rlim_cur: most_bytes,
+            rlim_max: most_bytes,
         };
         // SAFETY: the limit is a valid structure; ignoring a signal has no conditions.
         let result = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most) };
