@@ -25,8 +25,8 @@ pub enum ShortLived {
     /// Once several in a row ended this soon after they began, one in 16, drawn at random. Chosen patches
     /// come to a process when it is older than that.
     Some {
-        /// Run time from which a process does not count as short-lived, unless patching it takes longer than a part of
-        /// that ([`MAX_PATCHING_PART`]).
+        /// Run time from which a process does not count as short-lived, unless patching it takes longer than
+        /// a tenth of that.
         below: Duration,
     },
 }
