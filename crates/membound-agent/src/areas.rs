@@ -412,21 +412,7 @@ mod tests {
             calls_offset: header_bytes,
             ..TableHeader::default()
         };
-        let words: [u64; 13] = [
-            header.places_offset,
-            header.places,
-            header.shapes_offset,
-            header.shapes,
-            header.steps_offset,
-            header.steps,
-            header.undos_offset,
-            header.undos,
-            header.entries_offset,
-            header.entries,
-            header.calls_offset,
-            header.calls,
-            header.hooks,
-        ];
+        let words = header.words();
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         for at in entries {
             bytes.extend([*at, *at, 0].iter().flat_map(|word| word.to_ne_bytes()));

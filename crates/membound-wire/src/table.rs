@@ -44,6 +44,28 @@ pub struct TableHeader {
     pub hooks: u64,
 }
 
+impl TableHeader {
+    /// The fields in their order in memory.
+    #[must_use]
+    pub const fn words(&self) -> [u64; 13] {
+        [
+            self.places_offset,
+            self.places,
+            self.shapes_offset,
+            self.shapes,
+            self.steps_offset,
+            self.steps,
+            self.undos_offset,
+            self.undos,
+            self.entries_offset,
+            self.entries,
+            self.calls_offset,
+            self.calls,
+            self.hooks,
+        ]
+    }
+}
+
 /// A system call in the original text whose number is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
