@@ -316,19 +316,10 @@ fn correct_extended_state(mnemonic: Mnemonic, state: &mut State) {
         }
         M::Ldmxcsr | M::Vldmxcsr => state.kill(RegisterSet::MXCSR),
         M::Stmxcsr | M::Vstmxcsr => state.read(RegisterSet::MXCSR),
-        M::Fxsave
-        | M::Fxsave64
-        | M::Xsave
-        | M::Xsave64
-        | M::Xsavec
-        | M::Xsavec64
-        | M::Xsaveopt
-        | M::Xsaveopt64
-        | M::Xsaves
-        | M::Xsaves64 => {
+        mnemonic if traits::saves_extended_state(mnemonic) => {
             state.read(EXTENDED.union(registers([0, 2])));
         }
-        M::Fxrstor | M::Fxrstor64 | M::Xrstor | M::Xrstor64 | M::Xrstors | M::Xrstors64 => {
+        mnemonic if traits::loads_extended_state(mnemonic) => {
             // The components to load are named in memory and in edx:eax.
             state.read(registers([0, 2]));
             state.write(EXTENDED);

@@ -256,22 +256,6 @@ fn is_corrected(mnemonic: Mnemonic) -> bool {
             | M::Vldmxcsr
             | M::Stmxcsr
             | M::Vstmxcsr
-            | M::Fxsave
-            | M::Fxsave64
-            | M::Fxrstor
-            | M::Fxrstor64
-            | M::Xsave
-            | M::Xsave64
-            | M::Xsavec
-            | M::Xsavec64
-            | M::Xsaveopt
-            | M::Xsaveopt64
-            | M::Xsaves
-            | M::Xsaves64
-            | M::Xrstor
-            | M::Xrstor64
-            | M::Xrstors
-            | M::Xrstors64
             | M::Xgetbv
             | M::Nop
             | M::Reservednop
@@ -292,6 +276,34 @@ fn is_corrected(mnemonic: Mnemonic) -> bool {
             | M::Sldt
             | M::Str
             | M::Smsw
+    ) || saves_extended_state(mnemonic)
+        || loads_extended_state(mnemonic)
+}
+
+/// True for the instructions that save vectors, x87 and other extended state.
+pub(super) fn saves_extended_state(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Fxsave
+            | M::Fxsave64
+            | M::Xsave
+            | M::Xsave64
+            | M::Xsavec
+            | M::Xsavec64
+            | M::Xsaveopt
+            | M::Xsaveopt64
+            | M::Xsaves
+            | M::Xsaves64
+    )
+}
+
+/// True for the instructions that load it.
+pub(super) fn loads_extended_state(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Fxrstor | M::Fxrstor64 | M::Xrstor | M::Xrstor64 | M::Xrstors | M::Xrstors64
     )
 }
 
