@@ -6,8 +6,9 @@ use iced_x86::{Formatter, IntelFormatter};
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
+use super::assembly::origin_of;
 use super::function;
-use super::planner::{ModuleKnowledge, bytes_of, origin_of};
+use super::planner::{ModuleKnowledge, bytes_of};
 use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::{Options, Plan, Refusal};

@@ -1,9 +1,9 @@
 //! The patch at the function that the dynamic loader calls when its list of modules has changed.
 
+use super::assembly::{Assembly, Part};
 use super::body::SettledBody;
 use super::function::PlannedFunction;
 use super::group::{self, FunctionContext, Item};
-use super::planner::{Assembly, Part};
 use super::relocate;
 use super::trampoline::{Chunk, InsertedBodies, Work, WorkKind};
 use super::views::FunctionView;

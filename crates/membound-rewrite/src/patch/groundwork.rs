@@ -8,8 +8,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::assembly::{Part, assemble, origin_of};
 use super::function;
-use super::planner::{ModuleKnowledge, Part, assemble, bytes_of, origin_of};
+use super::planner::{ModuleKnowledge, bytes_of};
 use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::views::FunctionView;

@@ -2,10 +2,11 @@
 //!
 //! [`Plan::make`] plans a whole image. Every function is planned by itself: `group` finds the instructions
 //! that move together, `body` writes the code before them, `trampoline` their code and tables. `planner`
-//! joins the functions, and `pun` finds places for jumps that have fewer than five bytes. The result does not
+//! does so for all functions, `assembly` joins them, and `pun` finds places for jumps that have fewer than five bytes. The result does not
 //! depend on where the module is mapped and can be stored ([`Plan::as_bytes`]); [`Plan::place`] adds the
 //! addresses.
 
+mod assembly;
 mod blocks;
 mod body;
 mod body_context;

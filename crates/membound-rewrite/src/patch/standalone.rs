@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
+use super::assembly::{Assembly, Part};
 use super::function;
-use super::planner::{Assembly, Part};
 use super::subject::Subject;
 use super::trampoline::Chunk;
 use super::views::FunctionView;

@@ -23,7 +23,7 @@ fn written_for(code: &[u8], options: Options) -> Vec<String> {
     let plan = Plan::of_code(code, TEXT, &options);
     assert!(plan.sites().all(|site| site.number.is_ok()));
     let bytes = plan.part(crate::patch::format::Section::Code);
-    let body = &bytes[crate::patch::planner::PATTERN_BYTES..];
+    let body = &bytes[crate::patch::assembly::PATTERN_BYTES..];
     let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
     let mut formatter = IntelFormatter::new();
     let mut lines = Vec::new();
