@@ -195,15 +195,13 @@ impl Interference {
     /// True if work on which the next patches depend, and which takes about `cost_ns` of the recorder's CPU time at once,
     /// may begin now: what programs lose by it is earned, or no more than what is for samples alone.
     pub(crate) fn may_begin(&self, own_ns: u64, cost_ns: f64) -> bool {
-        let earned_ns = earned_ns(self.share, self.last.unwrap_or_default().cpu_ns);
-        let loss = cost_ns * self.part / earned_ns;
+        let loss = cost_ns * self.part / self.earned_ns();
         self.lost_share(own_ns) + loss <= MAX_SHARE_OUTSIDE_WINDOWS || loss <= MIN_SHARE_OF_SAMPLES
     }
 
     /// True if samples, which have used `examined_ns` of CPU time so far, have not used what is theirs alone.
     pub(crate) fn is_reserved_for_samples(&self, examined_ns: u64) -> bool {
-        let cpu_ns = self.last.unwrap_or_default().cpu_ns;
-        (examined_ns as f64) < MIN_SHARE_OF_SAMPLES * earned_ns(self.share, cpu_ns)
+        (examined_ns as f64) < MIN_SHARE_OF_SAMPLES * self.earned_ns()
     }
 
     /// True if programs use nearly all processors and have lost as much to the recorder as they may.
@@ -227,7 +225,12 @@ impl Interference {
     fn lost_share(&self, own_ns: u64) -> f64 {
         let last = self.last.unwrap_or_default();
         let since_ns = own_ns.saturating_sub(last.own_ns) as f64;
-        (self.lost_ns + since_ns * self.part) / earned_ns(self.share, last.cpu_ns)
+        (self.lost_ns + since_ns * self.part) / self.earned_ns()
+    }
+
+    /// Nanoseconds that programs may have lost so far.
+    fn earned_ns(&self) -> f64 {
+        earned_ns(self.share, self.last.unwrap_or_default().cpu_ns)
     }
 
     /// True if programs wanted nearly all processors in the last interval.

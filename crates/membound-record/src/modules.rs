@@ -87,11 +87,10 @@ impl CodeModule {
         if bytes.is_none_or(|bytes| bytes.as_ref().len() < LARGE) {
             return true;
         }
-        if !self.is_requested.load(Ordering::Relaxed) {
-            if !may_begin(self.reading_ns()) {
-                return false;
-            }
-            self.is_requested.store(true, Ordering::Relaxed);
+        if !self.is_requested.load(Ordering::Relaxed) && !may_begin(self.reading_ns()) {
+            return false;
+        }
+        if !self.is_requested.swap(true, Ordering::Relaxed) {
             let module = Arc::clone(self);
             membound_launch::spawn(move || {
                 module.code();
