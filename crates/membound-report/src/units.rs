@@ -192,11 +192,13 @@ pub fn percent(share: f64) -> String {
 /// Formats the interval of a share, for use beside [`percent`]: `[38, 46]`.
 #[must_use]
 pub fn percent_interval(low: f64, high: f64) -> String {
-    let end = |share: f64| {
-        let text = percent(share);
-        text.strip_suffix(" %").unwrap_or(&text).to_owned()
-    };
-    format!("[{}, {}]", end(low), end(high))
+    format!("[{}, {}]", percent_value(low), percent_value(high))
+}
+
+/// Formats a share like [`percent`], without the sign.
+pub(crate) fn percent_value(share: f64) -> String {
+    let text = percent(share);
+    text.strip_suffix(" %").unwrap_or(&text).to_owned()
 }
 
 /// Formats a large count with three digits: `812`, `12.4 k`, `1.24 G`.

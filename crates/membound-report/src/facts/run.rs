@@ -157,8 +157,7 @@ pub(crate) fn bound_share(bound: &MemoryBound) -> String {
         let interval = units::percent_interval(bound.low, bound.high);
         return format!("{} {interval}", units::percent(bound.fraction));
     }
-    let low = units::percent(bound.low);
-    let low = low.strip_suffix(" %").unwrap_or(&low);
+    let low = units::percent_value(bound.low);
     format!("between {low} and {}", units::percent(bound.high))
 }
 
