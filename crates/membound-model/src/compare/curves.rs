@@ -7,7 +7,7 @@ use membound_types::{
 };
 
 use super::relation::{Common, MIN_PLACES, Pair, relate};
-use super::table::Cells;
+use super::table::{Cells, conditional_title};
 use super::view::ProfileView;
 use crate::stats::Z95;
 use crate::stats::median;
@@ -173,11 +173,7 @@ fn loads(profile: &ProfileView, out: &mut Vec<NamedCurve>) {
             out.push(NamedCurve {
                 name: format!("mlp.{page}.{node}.{what}"),
                 part: "mlp",
-                title: if node == NodePolicy::LOCAL {
-                    format!("{title}, {page}")
-                } else {
-                    format!("{title}, {page}, node {node}")
-                },
+                title: conditional_title(title, page, node),
                 x_unit: "loads",
                 y_unit: "cycles",
                 points,

@@ -189,6 +189,14 @@ pub(super) fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) ->
     words.join(", ")
 }
 
+/// A title with the page kind, and the node unless it is local.
+pub(super) fn conditional_title(title: &str, page: PageKind, node: NodePolicy) -> String {
+    match node {
+        NodePolicy::LOCAL => format!("{title}, {page}"),
+        node => format!("{title}, {page}, node {node}"),
+    }
+}
+
 /// Name of the label for activity of others on the machine, with values `quiet` and `noisy`.
 const PLACEMENT: &str = "placement";
 

@@ -1,10 +1,10 @@
 //! Figures of the core's windows and of parallel loads.
 
-use membound_types::{ComparedValue, Filler, NodePolicy, Outcome, WindowLimit};
+use membound_types::{ComparedValue, Filler, Outcome, WindowLimit};
 
 use super::figure::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
-use crate::compare::table::Cells;
+use crate::compare::table::{Cells, conditional_title};
 use crate::compare::view::{MlpView, ProfileView};
 
 pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
@@ -22,11 +22,7 @@ fn label(part: &MlpView, what: &str, title: &str, unit: &'static str, noise: Noi
     Label {
         name: format!("mlp.{page}.{node}.{what}"),
         part: "mlp",
-        title: if node == NodePolicy::LOCAL {
-            format!("{title}, {page}")
-        } else {
-            format!("{title}, {page}, node {node}")
-        },
+        title: conditional_title(title, page, node),
         unit,
         noise,
     }
