@@ -100,8 +100,10 @@ pub fn measure(
     }
 }
 
-/// Measures all series of one group into `latency`; returns the last error. `share` is the done share of the
-/// whole part after so many of the group's series and a share of the next.
+/// Measures all series of one group into `latency`; returns the last error.
+///
+/// `share(done, part)` is the share of the whole measurement that is done when `done` series of the group have ended and
+/// `part` of the next one is done.
 fn measure_group(
     session: &Session<'_>,
     config: &LatencyConfig,

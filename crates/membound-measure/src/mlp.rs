@@ -159,7 +159,7 @@ fn measure_setting(
     })
 }
 
-/// Finds the windows; with `known` only those that were found before.
+/// Finds the window of each kind of filler. If `known` is given, only the windows in it are searched for again.
 fn find_windows(
     session: &Session<'_>,
     probe: &mut Probe<'_, '_>,

@@ -211,6 +211,7 @@ impl Emitted {
     }
 }
 
+/// The rounds with so many iterations each, and what sets them up.
 fn emit(
     body: &LoopBody,
     iterations: usize,
@@ -242,19 +243,22 @@ fn emit(
     for (number, instruction) in (1_u64..).zip(&mut all) {
         instruction.set_ip(number);
     }
-    let looping = body.looping(starts, all.len() as u64 + 1, iterations);
-    let top = looping.as_ref().and_then(|looping| looping.last());
-    // Instructions are numbered from 1 on.
-    let top = top.map(|jump| jump.near_branch_target() as usize - 1);
-    match looping {
-        Some(looping) => all.extend(looping),
+    let looping = match body.looping(starts, all.len() as u64 + 1, iterations) {
+        Some(looping) => {
+            all.extend(looping);
+            // Instructions are numbered from 1 on.
+            let top = all
+                .last()
+                .map(|jump| jump.near_branch_target() as usize - 1);
+            top.map(|top| top..all.len())
+        }
         None => {
             for _ in 0..iterations {
                 all.extend(body.moved(starts, all.len() as u64 + 1));
             }
+            None
         }
-    }
-    let looping = top.map(|top| top..all.len());
+    };
     let next = all.len() as u64 + 1;
     all.push(Instruction::with1(Code::Dec_rm64, counter)?);
     all.push(Instruction::with_branch(
