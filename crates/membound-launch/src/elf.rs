@@ -139,7 +139,7 @@ impl Headers {
     }
 
     /// Bytes of all executable segments together.
-    pub fn text_bytes(&self) -> u64 {
+    pub(crate) fn text_bytes(&self) -> u64 {
         let executable = self.loads.iter().filter(|load| load.executable);
         executable.map(|load| load.file_bytes).sum()
     }

@@ -192,13 +192,6 @@ impl Interference {
         self.lost_share(own_ns) <= MAX_SHARE_OUTSIDE_WINDOWS
     }
 
-    /// True if work on which the next patches depend, and which takes about `cost_ns` of the recorder's CPU time at once,
-    /// may begin now: what programs lose by it is earned, or no more than what is for samples alone.
-    pub(crate) fn may_begin(&self, own_ns: u64, cost_ns: f64) -> bool {
-        let loss = cost_ns * self.part / self.earned_ns();
-        self.lost_share(own_ns) + loss <= MAX_SHARE_OUTSIDE_WINDOWS || loss <= MIN_SHARE_OF_SAMPLES
-    }
-
     /// True if samples, which have used `examined_ns` of CPU time so far, have not used what is theirs alone.
     pub(crate) fn is_reserved_for_samples(&self, examined_ns: u64) -> bool {
         (examined_ns as f64) < MIN_SHARE_OF_SAMPLES * self.earned_ns()
@@ -362,11 +355,6 @@ mod tests {
         assert!(!full.may_prepare_windows(50_000_000));
         assert!(full.is_reserved_for_samples(2_000_000));
         assert!(!full.is_reserved_for_samples(10_000_000));
-        assert!(full.may_begin(5_000_000, 4e6) && !full.may_begin(5_000_000, 40e6));
-        assert!(
-            full.may_begin(1_000_000_000, 1e6),
-            "samples have their share"
-        );
         let young = Interference::new(Processors::cores(2), 0.05);
         assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));
     }

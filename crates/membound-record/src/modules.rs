@@ -26,9 +26,6 @@ const KEPT_OPEN: usize = 256;
 /// Size in bytes from which on a file's code and symbols are read in the background: reading takes ten
 /// milliseconds or more.
 const LARGE: usize = 8 << 20;
-/// CPU time in nanoseconds that reading takes for each byte of text, about: 2.6 and 4.6 measured with a compiler and a
-/// video codec.
-const READ_A_BYTE_NS: f64 = 4.0;
 
 /// Where a module's bytes are.
 #[derive(Clone)]
@@ -81,14 +78,11 @@ impl CodeModule {
     }
 
     /// True if [`Self::code`] and [`Self::symbols`] take no long time. While they would, a background thread
-    /// reads what they need, from when `may_begin` permits the CPU time in nanoseconds that this takes.
-    pub(crate) fn is_read(self: &Arc<Self>, may_begin: impl FnOnce(f64) -> bool) -> bool {
+    /// reads what they need.
+    pub(crate) fn is_read(self: &Arc<Self>) -> bool {
         let bytes = self.bytes.as_ref();
         if bytes.is_none_or(|bytes| bytes.as_ref().len() < LARGE) {
             return true;
-        }
-        if !self.is_requested.load(Ordering::Relaxed) && !may_begin(self.reading_ns()) {
-            return false;
         }
         if !self.is_requested.swap(true, Ordering::Relaxed) {
             let module = Arc::clone(self);
@@ -99,12 +93,6 @@ impl CodeModule {
             });
         }
         self.is_read.load(Ordering::Acquire)
-    }
-
-    /// CPU time in nanoseconds that reading code and symbols takes, about.
-    fn reading_ns(&self) -> f64 {
-        let text_bytes = self.headers.as_ref().map_or(0, Headers::text_bytes);
-        READ_A_BYTE_NS * text_bytes as f64
     }
 
     /// Decoded code; only of files and the vdso.
@@ -550,21 +538,14 @@ mod tests {
         let small = home.path().join("small");
         std::fs::copy("/bin/cat", &small).unwrap();
         let module = of(&small);
-        assert!(module.is_read(|_| false) && module.code.get().is_none());
+        assert!(module.is_read() && module.code.get().is_none());
         // The end of a file that is longer than all its parts stays unread.
         let large = home.path().join("large");
         std::fs::copy("/bin/cat", &large).unwrap();
         let file = File::options().write(true).open(&large).unwrap();
         file.set_len(LARGE as u64).unwrap();
         let module = of(&large);
-        let cost_ns = std::cell::Cell::new(0.0);
-        let is_dear = |ns| {
-            cost_ns.set(ns);
-            false
-        };
-        assert!(!module.is_read(is_dear) && cost_ns.get() > 0.0);
-        assert!(!module.is_requested.load(Ordering::Relaxed));
-        while !module.is_read(|_| true) {
+        while !module.is_read() {
             std::thread::yield_now();
         }
         assert!(module.code.get().is_some() && module.symbols.get().is_some());

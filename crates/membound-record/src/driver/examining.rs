@@ -7,6 +7,7 @@ use super::Driver;
 use super::serving::Occupation;
 use crate::Latencies;
 use crate::budget::Totals;
+use crate::modules::CodeModule;
 
 /// CPU time in samples before the first are examined: a younger program may end at any moment.
 const FIRST_EXAMINATION_NS: u64 = 80_000_000;
@@ -76,12 +77,14 @@ impl Driver {
         self.options.latencies == Latencies::Off && self.watching.is_none()
     }
 
-    /// True if the code of the next held sample has been read, or is no longer waited for. The code of a large file is
-    /// read once the programs can be charged for that.
+    /// True if the code of the next held sample has been read, or is no longer waited for.
     fn is_next_read(&self) -> bool {
-        let may_begin = |cost_ns| self.interference.may_begin(self.own_ns(), cost_ns);
-        let module = self.unexamined.first_module();
-        self.over || self.holds_too_many() || module.is_none_or(|module| module.is_read(may_begin))
+        self.over
+            || self.holds_too_many()
+            || self
+                .unexamined
+                .first_module()
+                .is_none_or(CodeModule::is_read)
     }
 
     fn holds_too_many(&self) -> bool {
