@@ -39,7 +39,58 @@ pub(crate) fn findings(
     if profile.time.cpu_s <= 0.0 || profile.run.samples == 0 {
         return Vec::new();
     }
-    // With each finding, the share of the run that following its advice may save; the largest comes first.
+    let mut found = about_data(profile, misplaced, streamed, thresholds);
+    let near_limit = bandwidth(profile, thresholds);
+    let is_streaming = !near_limit.is_empty();
+    if is_streaming {
+        for (_, insight) in &mut found {
+            if insight.kind == InsightKind::HotObject {
+                insight.advice = "It is part of what uses up the bandwidth: move fewer of its \
+                                  bytes."
+                    .to_owned();
+            }
+        }
+    }
+    found.extend(near_limit);
+    found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
+    let found = found.into_iter().map(|(_, insight)| insight);
+    let contention: f64 = shared_lines(profile).map(|line| line.stall_fraction).sum();
+    let is_contended = contention > 0.0 && contention >= profile.memory_bound.fraction / 2.0;
+    let mut verdict = verdict(profile, streamed, nodes, thresholds);
+    if verdict.kind == InsightKind::MemoryBound {
+        if is_contended {
+            // The line that threads contend for explains more than advice about a level.
+            verdict.advice = "Remove the sharing first, then profile again.".to_owned();
+        } else if is_streaming {
+            // Prefetchers serve a bandwidth-bound stream from near caches, so the level that served an access
+            // suggests no remedy.
+            verdict.advice = "The program waits for bandwidth: see that finding.".to_owned();
+        }
+    }
+    // A verdict that was explained already, or that there is little to do, comes last.
+    if is_contended || verdict.kind == InsightKind::NotMemoryBound {
+        let most = thresholds.findings.saturating_sub(1);
+        found.take(most).chain([verdict]).collect()
+    } else {
+        std::iter::once(verdict)
+            .chain(found)
+            .take(thresholds.findings)
+            .collect()
+    }
+}
+
+/// Lines with sharing of either kind.
+fn shared_lines(profile: &Profile) -> impl Iterator<Item = &SharedLine> {
+    (profile.false_sharing.iter()).chain(&profile.true_sharing)
+}
+
+/// Findings about shared lines and objects, each with the share of the run that following its advice may save.
+fn about_data(
+    profile: &Profile,
+    misplaced: &[MisplacedObject],
+    streamed: f64,
+    thresholds: &Thresholds,
+) -> Vec<(f64, Insight)> {
     let mut found: Vec<(f64, Insight)> = Vec::new();
     for line in &profile.false_sharing {
         let saved = line
@@ -52,11 +103,7 @@ pub(crate) fn findings(
         found.push((line.stall_fraction, insight));
     }
     for object in &profile.objects {
-        let already_found = profile
-            .false_sharing
-            .iter()
-            .chain(&profile.true_sharing)
-            .any(|line| line.object == object.name);
+        let already_found = shared_lines(profile).any(|line| line.object == object.name);
         let nameless = object.kind == ObjectClass::Unknown;
         if object.share.stall_fraction >= thresholds.hot_object && !already_found && !nameless {
             found.push((
@@ -73,47 +120,7 @@ pub(crate) fn findings(
             ));
         }
     }
-    let near_limit = bandwidth(profile, thresholds);
-    if !near_limit.is_empty() {
-        for (_, insight) in &mut found {
-            if insight.kind == InsightKind::HotObject {
-                insight.advice = "It is part of what uses up the bandwidth: move fewer of its \
-                                  bytes."
-                    .to_owned();
-            }
-        }
-    }
-    found.extend(near_limit);
-    found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
-    let mut verdict = verdict(profile, streamed, nodes, thresholds);
-    let is_streaming = found
-        .iter()
-        .any(|(_, insight)| insight.kind == InsightKind::Bandwidth);
-    if is_streaming && verdict.kind == InsightKind::MemoryBound {
-        // Prefetchers serve a bandwidth-bound stream from near caches, so the level that served an access
-        // suggests no remedy.
-        verdict.advice = "The program waits for bandwidth: see that finding.".to_owned();
-    }
-    let found = found.into_iter().map(|(_, insight)| insight);
-    let contention: f64 = (profile.false_sharing.iter())
-        .chain(&profile.true_sharing)
-        .map(|line| line.stall_fraction)
-        .sum();
-    let is_contended = contention > 0.0 && contention >= profile.memory_bound.fraction / 2.0;
-    if is_contended && verdict.kind == InsightKind::MemoryBound {
-        // The line that threads contend for explains more than advice about a level.
-        verdict.advice = "Remove the sharing first, then profile again.".to_owned();
-    }
-    // A verdict that was explained already, or that there is little to do, comes last.
-    if is_contended || verdict.kind == InsightKind::NotMemoryBound {
-        let most = thresholds.findings.saturating_sub(1);
-        found.take(most).chain([verdict]).collect()
-    } else {
-        std::iter::once(verdict)
-            .chain(found)
-            .take(thresholds.findings)
-            .collect()
-    }
+    found
 }
 
 /// Verdict on whether the run is memory bound.
