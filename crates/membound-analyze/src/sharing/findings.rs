@@ -257,6 +257,34 @@ impl Totals {
     }
 }
 
+/// The costs of conflicting accesses, from the accesses of each part, and the time in nanoseconds of timer samples.
+fn conflicting_parts(
+    context: &Context<'_>,
+    totals: &Totals,
+    accesses: &BTreeMap<u32, Counts>,
+    samples: BTreeMap<(SiteId, ThreadId), u64>,
+) -> Vec<Part> {
+    let of_accesses = accesses.iter().map(|(&part, counts)| {
+        let share = totals.share(context, part, counts);
+        piece(&context.parts.parts[part as usize], share)
+    });
+    let mut pieces: Vec<Part> = of_accesses.collect();
+    // For sites without accesses from the latency sampler, timer samples give the waiting time.
+    for ((site, thread), weight_ns) in samples {
+        let is_of = |part: &Part| (part.site, part.thread) == (site, thread);
+        if pieces.iter().any(is_of) {
+            continue;
+        }
+        let of_thread = || context.parts.of(site).iter().filter(|part| is_of(part));
+        let whole_ns: f64 = of_thread().map(|part| part.time_ns).sum();
+        let timed = of_thread().filter(|part| part.time_ns > 0.0);
+        let share = (weight_ns as f64 / whole_ns).min(1.0);
+        pieces.extend(timed.map(|part| piece(part, share)));
+    }
+    pieces.sort_by_key(|part| (part.site, part.thread, part.group));
+    pieces
+}
+
 /// Part of an access, and the executions that the access represents.
 fn part_of(context: &Context<'_>, one: &Observation) -> Option<(u32, f64)> {
     match one.basis {
@@ -318,39 +346,10 @@ impl<'a> Contended<'a> {
                 }
             }
         }
-        let mut pieces: Vec<Part> = parts
-            .iter()
-            .map(|(&part, counts)| {
-                let share = totals.share(context, part, counts);
-                piece(&context.parts.parts[part as usize], share)
-            })
-            .collect();
-        // For sites without accesses from the latency sampler, timer samples give the waiting time.
-        for ((site, thread), weight_ns) in samples {
-            let is_known = pieces
-                .iter()
-                .any(|piece| (piece.site, piece.thread) == (site, thread));
-            if is_known {
-                continue;
-            }
-            for part in context.parts.of(site) {
-                if part.thread == thread && part.time_ns > 0.0 {
-                    let whole: f64 = context
-                        .parts
-                        .of(site)
-                        .iter()
-                        .filter(|other| other.thread == thread)
-                        .map(|other| other.time_ns)
-                        .sum();
-                    pieces.push(piece(part, (weight_ns as f64 / whole).min(1.0)));
-                }
-            }
-        }
-        pieces.sort_by_key(|part| (part.site, part.thread, part.group));
         let mut sum = Sum::default();
         let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
-        for part in &pieces {
-            sum.add(context, part);
+        for part in conflicting_parts(context, totals, &parts, samples) {
+            sum.add(context, &part);
             *by_thread.entry(part.thread).or_default() += part.stall_ns;
         }
         let group = groups
