@@ -85,6 +85,10 @@ impl Matrix {
             .sum()
     }
 
+    fn remote(&self) -> f64 {
+        self.total() - self.local()
+    }
+
     fn local_fraction(&self) -> f64 {
         self.local() / self.total().max(f64::MIN_POSITIVE)
     }
@@ -176,42 +180,17 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
             "record for longer, or with `membound profile -- COMMAND`, where accesses are timed",
         ));
     }
-    let initialized = initialized(context);
-    let remote = all.total() - all.local();
-    let mut misplaced = Vec::new();
-    let mut objects = Vec::new();
-    for (&group, matrix) in &by_group {
-        let advice = if group == Groups::UNKNOWN {
-            String::new()
-        } else {
-            advice(context, group, matrix, initialized.get(&group))
-        };
-        let local_fraction = matrix.local_fraction();
-        if !advice.is_empty() {
-            misplaced.push(Misplaced {
-                group,
-                local_fraction,
-                advice: advice.clone(),
-            });
-        }
-        objects.push(row(&context.groups.get(group).name, matrix, remote, advice));
-    }
-    let lines = by_line
-        .iter()
-        .map(|(&line, matrix)| {
-            row(
-                &context.places.line(line).name,
-                matrix,
-                remote,
-                String::new(),
-            )
-        })
-        .collect();
-    let remote_of = |group: GroupId| {
-        let matrix = &by_group[&group];
-        matrix.total() - matrix.local()
+    let remote = all.remote();
+    let (objects, misplaced) = objects(context, &by_group, remote);
+    let line = |(line, matrix): (&LineId, &Matrix)| {
+        row(
+            &context.places.line(*line).name,
+            matrix,
+            remote,
+            String::new(),
+        )
     };
-    misplaced.sort_by(|a, b| remote_of(b.group).total_cmp(&remote_of(a.group)));
+    let lines = by_line.iter().map(line).collect();
     Placement {
         view: Outcome::Known(NumaView {
             nodes: nodes as u32,
@@ -227,6 +206,36 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
             .collect(),
         misplaced,
     }
+}
+
+/// Rows of objects, and the objects whose pages should be on other nodes, most remote accesses first. `remote` is the
+/// weight of all remote accesses.
+fn objects(
+    context: &Context<'_>,
+    by_group: &BTreeMap<GroupId, Matrix>,
+    remote: f64,
+) -> (Vec<NumaRow>, Vec<Misplaced>) {
+    let initialized = initialized(context);
+    let mut rows = Vec::new();
+    let mut misplaced = Vec::new();
+    for (&group, matrix) in by_group {
+        let advice = if group == Groups::UNKNOWN {
+            String::new()
+        } else {
+            advice(context, group, matrix, initialized.get(&group))
+        };
+        if !advice.is_empty() {
+            misplaced.push(Misplaced {
+                group,
+                local_fraction: matrix.local_fraction(),
+                advice: advice.clone(),
+            });
+        }
+        rows.push(row(&context.groups.get(group).name, matrix, remote, advice));
+    }
+    let remote_of = |object: &Misplaced| by_group[&object.group].remote();
+    misplaced.sort_by(|a, b| remote_of(b).total_cmp(&remote_of(a)));
+    (rows, misplaced)
 }
 
 /// Access by a thread on one node to a page on another, or on the same.
@@ -369,7 +378,7 @@ fn row(name: &str, matrix: &Matrix, remote: f64, advice: String) -> NumaRow {
         local_fraction: matrix.local_fraction(),
         local_interval: Some(matrix.local_interval()),
         remote_share: if remote > 0.0 {
-            (matrix.total() - matrix.local()) / remote
+            matrix.remote() / remote
         } else {
             0.0
         },
