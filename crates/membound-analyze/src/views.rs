@@ -3,7 +3,8 @@
 use membound_run::RunData;
 use membound_types::{
     AverageLatency, CodeRow, Detail, FunctionObjectRow, HardwareView, Kind, LevelRow, Listing,
-    MemoryBound, NumaView, ObjectRow, Outcome, Profile, SCHEMA_VERSION, ThreadRow, TimeSplit,
+    MemoryBound, Missing, NumaView, ObjectRow, Outcome, Profile, SCHEMA_VERSION, ThreadRow,
+    TimeSplit,
 };
 
 use crate::context::Context;
@@ -161,31 +162,11 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
     };
     let context = context;
     // The tables of code are independent of the others and as much work: compute them in parallel.
-    let (mut overview, (tables, traffic)) = rayon::join(
+    let (overview, (tables, traffic)) = rayon::join(
         || Overview::new(&context, &sharing),
         || (CodeTables::new(&context), traffic::traffic(&context)),
     );
-    overview.detail.listings = tables.listings;
-    let Overview {
-        whole,
-        levels,
-        threads,
-        objects,
-        misplaced,
-        numa,
-        hardware,
-        detail,
-    } = overview;
-    let mut missing = info::missing(run);
-    if context.span.is_all() {
-        missing.extend(info::late(run));
-    }
-    missing.extend(selection::untimed(&context));
-    for lacks in traffic.missing {
-        if missing.iter().all(|known| known.table != lacks.table) {
-            missing.push(lacks);
-        }
-    }
+    let whole = &overview.whole;
     let lines = sharing.false_sharing.iter().chain(&sharing.true_sharing);
     let contention = sharing::contention_cost(lines);
     let mut profile = Profile {
@@ -195,37 +176,56 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         run: run_info(&context),
         selection: None,
         elapsed_s: info::seconds(run.meta.elapsed_ns),
-        time: time(&context, &whole, contention.value),
-        memory_bound: memory_bound(&context, &whole, contention),
+        time: time(&context, whole, contention.value),
+        memory_bound: memory_bound(&context, whole, contention),
         unseen: unattributed::unattributed_code(&context),
-        latency: latency(&context, &whole),
+        latency: latency(&context, whole),
         findings: Vec::new(),
         functions: tables.functions,
         lines: tables.lines,
         instructions: tables.instructions,
-        threads,
-        levels,
-        hardware,
-        objects,
+        threads: overview.threads,
+        levels: overview.levels,
+        hardware: overview.hardware,
+        objects: overview.objects,
         function_objects: tables.pairs,
         memory: consumption::consumption(&context),
         false_sharing: sharing.false_sharing,
         true_sharing: sharing.true_sharing,
-        numa,
+        numa: overview.numa,
         bandwidth: traffic.bandwidth,
         platform: traffic.platform,
         elsewhere: traffic.elsewhere,
         overhead: info::overhead(recorded),
-        missing,
+        missing: missing(&context, traffic.missing),
     };
     profile.findings = findings::findings(
         &profile,
-        &misplaced,
+        &overview.misplaced,
         streamed(&context),
         run.meta.nodes,
         &options.thresholds,
     );
+    let detail = Detail {
+        listings: tables.listings,
+        ..overview.detail
+    };
     Views { profile, detail }
+}
+
+/// What the run lacks, by the table that misses it; `of_traffic` is what traffic lacks.
+fn missing(context: &Context<'_>, of_traffic: Vec<Missing>) -> Vec<Missing> {
+    let mut missing = info::missing(context.run);
+    if context.span.is_all() {
+        missing.extend(info::late(context.run));
+    }
+    missing.extend(selection::untimed(context));
+    for lacks in of_traffic {
+        if missing.iter().all(|known| known.table != lacks.table) {
+            missing.push(lacks);
+        }
+    }
+    missing
 }
 
 /// Share of the stall at streams: accesses that go through memory in order.
