@@ -125,6 +125,17 @@ fn events(access: &HardwareAccess) -> u64 {
     access.period.max(1)
 }
 
+/// Accesses of the selected threads.
+fn selected<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a HardwareAccess> {
+    let all = context.run.hardware_accesses.iter();
+    all.filter(|access| context.is_selected(access.thread))
+}
+
+fn function_of(context: &Context<'_>, access: &HardwareAccess) -> FunctionId {
+    let frame = context.run.stacks[access.stack.index()].frame;
+    context.places.function_of(frame)
+}
+
 /// Accesses of the view with their positions in tables; `thread` and `stack` map identifiers to positions.
 pub(crate) fn accesses(
     context: &Context<'_>,
@@ -140,9 +151,7 @@ pub(crate) fn accesses(
             found.expect("every access was counted under its source") as u32
         })
     };
-    let all = context.run.hardware_accesses.iter();
-    let selected = all.filter(|access| context.is_selected(access.thread));
-    let mut found: Vec<DetailAccess> = selected
+    let mut found: Vec<DetailAccess> = selected(context)
         .map(|access| DetailAccess {
             t_s: info::seconds(access.t_ns),
             thread: thread(access.thread),
@@ -159,21 +168,12 @@ pub(crate) fn accesses(
 
 /// View of hardware-sampled accesses; `None` if the run has none.
 pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
-    let run = context.run;
-    let line_bytes = u64::from(context.machine.line_bytes);
-    let accesses = || {
-        let all = run.hardware_accesses.iter();
-        all.filter(|access| context.is_selected(access.thread))
-    };
     let mut all = Count::default();
     let (mut loads, mut stores) = (0, 0);
     let (mut walked, mut translated) = (0.0, 0.0);
     let mut samplers = BTreeSet::new();
     let mut levels: BTreeMap<Source, Count> = BTreeMap::new();
-    let mut functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)> = BTreeMap::new();
-    let mut lines: BTreeMap<(u32, u64), Line> = BTreeMap::new();
-    for access in accesses() {
-        let weight = events(access) as f64;
+    for access in selected(context) {
         all.add(access);
         samplers.insert(access.sampler);
         let operation = access.operation;
@@ -186,6 +186,7 @@ pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
             Some(Operation::Store | Operation::LoadStore)
         ));
         if let Some(translation) = access.translation {
+            let weight = events(access) as f64;
             translated += weight;
             walked += if translation == Translation::Walk {
                 weight
@@ -193,24 +194,7 @@ pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
                 0.0
             };
         }
-        let source = Source::of(access);
-        levels.entry(source).or_default().add(access);
-        let frame = run.stacks[access.stack.index()].frame;
-        let function = context.places.function_of(frame);
-        let of_function = functions.entry(function).or_default();
-        of_function.0.add(access);
-        *of_function.1.entry(source).or_default() += weight;
-        if let Some(address) = access.address {
-            let process = run.threads[access.thread.index()].process;
-            let pid = run.processes[process.index()].pid;
-            let line = lines
-                .entry((pid, address / line_bytes * line_bytes))
-                .or_default();
-            line.accesses += 1;
-            line.changed += u64::from(access.snoop == Some(Snoop::Modified));
-            line.threads.insert(access.thread);
-            *line.functions.entry(function).or_default() += 1;
-        }
+        levels.entry(Source::of(access)).or_default().add(access);
     }
     if all.number == 0 {
         return None;
@@ -235,16 +219,18 @@ pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
                 latency_cycles: count.latency_cycles(),
             })
             .collect(),
-        functions: function_rows(context, functions, &all),
-        changed_lines: changed_lines(context, lines),
+        functions: function_rows(context, &all),
+        changed_lines: changed_lines(context),
     })
 }
 
-fn function_rows(
-    context: &Context<'_>,
-    functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)>,
-    all: &Count,
-) -> Vec<HardwareCodeRow> {
+fn function_rows(context: &Context<'_>, all: &Count) -> Vec<HardwareCodeRow> {
+    let mut functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)> = BTreeMap::new();
+    for access in selected(context) {
+        let of_function = functions.entry(function_of(context, access)).or_default();
+        of_function.0.add(access);
+        *of_function.1.entry(Source::of(access)).or_default() += events(access) as f64;
+    }
     let mut rows: Vec<(f64, HardwareCodeRow)> = functions
         .into_iter()
         .map(|(function, (count, sources))| {
@@ -272,7 +258,24 @@ fn function_rows(
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn changed_lines(context: &Context<'_>, lines: BTreeMap<(u32, u64), Line>) -> Vec<ChangedLineRow> {
+fn changed_lines(context: &Context<'_>) -> Vec<ChangedLineRow> {
+    let run = context.run;
+    let line_bytes = u64::from(context.machine.line_bytes);
+    let mut lines: BTreeMap<(u32, u64), Line> = BTreeMap::new();
+    for access in selected(context) {
+        let Some(address) = access.address else {
+            continue;
+        };
+        let process = run.threads[access.thread.index()].process;
+        let pid = run.processes[process.index()].pid;
+        let key = (pid, address / line_bytes * line_bytes);
+        let line = lines.entry(key).or_default();
+        line.accesses += 1;
+        line.changed += u64::from(access.snoop == Some(Snoop::Modified));
+        line.threads.insert(access.thread);
+        let function = function_of(context, access);
+        *line.functions.entry(function).or_default() += 1;
+    }
     let mut rows: Vec<ChangedLineRow> = lines
         .into_iter()
         .filter(|(_, line)| line.changed > 0)
