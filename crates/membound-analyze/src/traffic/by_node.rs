@@ -82,14 +82,7 @@ pub(crate) fn by_node(
         return None;
     }
     let page_nodes = PageNodes::new(context, nodes);
-    // By function: bytes moved for each object, as recorded by bursts.
-    let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
-    for (site, of_site) in &burst_traffic.sites {
-        let groups = of_function.entry(function_of(context, *site)).or_default();
-        for (group, bytes) in &of_site.bytes {
-            groups.entry(*group).or_default().add(*bytes, 1.0);
-        }
-    }
+    let of_function = bytes_by_function(context, burst_traffic);
     let mut through: FxHashMap<(FunctionId, u16), (Through, f64)> = FxHashMap::default();
     let mut timelines: BTreeMap<NodeOrLink, Timeline> = BTreeMap::new();
     // By function and node: how often the function repeated what bursts recorded.
@@ -149,6 +142,21 @@ pub(crate) fn by_node(
             0.0
         },
     })
+}
+
+/// By function: bytes moved for each object, as recorded by bursts.
+fn bytes_by_function(
+    context: &Context<'_>,
+    burst_traffic: &BurstTraffic,
+) -> BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> {
+    let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
+    for (site, of_site) in &burst_traffic.sites {
+        let groups = of_function.entry(function_of(context, *site)).or_default();
+        for (group, bytes) in &of_site.bytes {
+            groups.entry(*group).or_default().add(*bytes, 1.0);
+        }
+    }
+    of_function
 }
 
 /// Bytes through each place when a thread on node `user` moves the bytes of `groups`, and the bytes of
