@@ -215,47 +215,22 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         .copied()
         .collect();
     let numbers: BTreeSet<u32> = accepted.iter().map(|row| row.trial).collect();
-    // By trial: logarithm of the factor, and its variance from the spread of the spans.
-    let mut factors: Vec<(f64, f64)> = Vec::new();
-    let mut spans = 0;
-    for number in numbers {
-        let rates = |alone: bool| -> Vec<f64> {
-            let of_kind = accepted
-                .iter()
-                .filter(|row| row.trial == number && row.alone == alone);
-            of_kind
-                .map(|row| row.cpu_ns as f64 / row.progress as f64)
-                .collect()
-        };
-        let (alone, all) = (rates(true), rates(false));
-        if alone.len() < MIN_SPANS_OF_TRIAL || all.len() < MIN_SPANS_OF_TRIAL {
-            continue;
-        }
-        // Weight each span by its progress: total CPU time ÷ total steps.
-        let progress = |alone: bool| {
-            let of_kind = accepted
-                .iter()
-                .filter(|row| row.trial == number && row.alone == alone);
-            of_kind.fold((0.0, 0.0), |(cpu, steps), row| {
-                (cpu + row.cpu_ns as f64, steps + row.progress as f64)
-            })
-        };
-        let step_ns = |(cpu, steps): (f64, f64)| cpu / steps;
-        let factor = step_ns(progress(true)) / step_ns(progress(false));
-        factors.push((
-            factor.ln(),
-            variance_of_mean(&alone) + variance_of_mean(&all),
-        ));
-        spans += alone.len() + all.len();
-    }
+    let of_trial = |number| {
+        let rows = accepted.iter().filter(|row| row.trial == number);
+        let (alone, all): (Vec<&Hold>, Vec<&Hold>) = rows.copied().partition(|row| row.alone);
+        Factor::new(&alone, &all)
+    };
+    let factors: Vec<Factor> = numbers.into_iter().filter_map(of_trial).collect();
+    let spans: usize = factors.iter().map(|factor| factor.spans).sum();
     if spans < 2 * MIN_SPANS {
         return None;
     }
     let count = factors.len() as f64;
-    let mean = factors.iter().map(|(factor, _)| factor).sum::<f64>() / count;
-    let within = factors.iter().map(|(_, variance)| variance).sum::<f64>() / (count * count);
+    let mean = factors.iter().map(|factor| factor.log).sum::<f64>() / count;
+    let within = factors.iter().map(|factor| factor.variance).sum::<f64>() / (count * count);
     let between = if factors.len() >= 2 {
-        let squares: f64 = factors.iter().map(|(it, _)| (it - mean).powi(2)).sum();
+        let deviations = factors.iter().map(|factor| factor.log - mean);
+        let squares: f64 = deviations.map(|it| it.powi(2)).sum();
         squares / (count * (count - 1.0))
     } else {
         0.0
@@ -274,6 +249,42 @@ fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
         high: at(mean - half),
     };
     Some((share, spans as u64))
+}
+
+/// Factor by which a thread was faster alone in one trial.
+struct Factor {
+    /// Logarithm of the factor.
+    log: f64,
+    /// Variance of `log`, from the spread of the spans.
+    variance: f64,
+    /// Number of spans.
+    spans: usize,
+}
+
+impl Factor {
+    /// Compares the spans `alone` with the spans with `all` threads; `None` if there are too few of either.
+    fn new(alone: &[&Hold], all: &[&Hold]) -> Option<Self> {
+        if alone.len().min(all.len()) < MIN_SPANS_OF_TRIAL {
+            return None;
+        }
+        // Weight each span by its progress: total CPU time ÷ total steps.
+        let step_ns = |rows: &[&Hold]| {
+            let cpu_ns: f64 = rows.iter().map(|row| row.cpu_ns as f64).sum();
+            cpu_ns / rows.iter().map(|row| row.progress as f64).sum::<f64>()
+        };
+        let step_variance = |rows: &[&Hold]| {
+            let steps = rows.iter();
+            let steps_ns: Vec<f64> = steps
+                .map(|row| row.cpu_ns as f64 / row.progress as f64)
+                .collect();
+            variance_of_mean(&steps_ns)
+        };
+        Some(Self {
+            log: (step_ns(alone) / step_ns(all)).ln(),
+            variance: step_variance(alone) + step_variance(all),
+            spans: alone.len() + all.len(),
+        })
+    }
 }
 
 /// Relative variance of the mean.
