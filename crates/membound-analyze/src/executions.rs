@@ -161,14 +161,7 @@ struct Strata {
 
 impl Strata {
     fn new(run: &RunData, machine: &Machine<'_>, places: &Places<'_>) -> Self {
-        let mut loops: FxHashMap<FrameId, Vec<(u32, u64)>> = FxHashMap::default();
-        for around in &run.loops {
-            let of_frame = loops.entry(around.frame).or_default();
-            of_frame.push((around.level, around.start));
-        }
-        for of_frame in loops.values_mut() {
-            of_frame.sort_unstable();
-        }
+        let loops = loops_by_frame(run);
         // From the innermost loop outwards.
         let strata_of = |frame: FrameId| {
             let module = run.frames[frame.index()].module;
@@ -250,6 +243,19 @@ impl Strata {
             most.min(self.max_iterations_per_ns)
         })
     }
+}
+
+/// Level and address of the first instruction of the loops around each frame, innermost first.
+fn loops_by_frame(run: &RunData) -> FxHashMap<FrameId, Vec<(u32, u64)>> {
+    let mut loops: FxHashMap<FrameId, Vec<(u32, u64)>> = FxHashMap::default();
+    for around in &run.loops {
+        let of_frame = loops.entry(around.frame).or_default();
+        of_frame.push((around.level, around.start));
+    }
+    for of_frame in loops.values_mut() {
+        of_frame.sort_unstable();
+    }
+    loops
 }
 
 /// Count of executions with the time of the stratum in which it was made.
