@@ -2,6 +2,7 @@
 
 use membound_rewrite::patch::Refusal;
 use membound_run::Executions;
+use rustc_hash::FxHashMap;
 
 use super::window::{Closed, Now, Part, Phase, Window};
 use super::{UNKNOWN_COST, Windows};
@@ -88,17 +89,10 @@ impl Windows {
         // Read all counters before the results are computed, which takes time.
         let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
         let after: Vec<Counts> = window.parts.iter().map(read).collect();
-        let ends = |counts: &[Counts]| {
-            let known: Vec<u64> = counts
-                .iter()
-                .filter_map(|it| (it.at_ns > 0).then_some(it.at_ns))
-                .collect();
-            known.iter().min().copied().zip(known.iter().max().copied())
-        };
         let mut closed = Closed {
             work: window.work,
-            from_ns: ends(before).map_or(from.t_ns, |(first, _)| first),
-            to_ns: ends(&after).map_or(now.t_ns, |(_, last)| last),
+            from_ns: read_times_ns(before).min().unwrap_or(from.t_ns),
+            to_ns: read_times_ns(&after).max().unwrap_or(now.t_ns),
             cpu_ns: now.cpu_ns.saturating_sub(from.cpu_ns),
             cost_ns: 0.0,
             is_one_thread: now.threads == Threads::One && now.processes == 1,
@@ -122,17 +116,7 @@ impl Windows {
             self.blurred += u64::from(!sharp && window.work != Work::Record);
             match window.work {
                 Work::Time | Work::Count if counts_true && sharp => {
-                    let rows = group.sites.iter().filter_map(|(address, site)| {
-                        Some(Executions {
-                            site: *site,
-                            from_ns: before.at_ns,
-                            to_ns: after.at_ns,
-                            count: *grown.get(address)?,
-                            cpu_ns,
-                            least_cpu_ns: None,
-                            most_cpu_ns: None,
-                        })
-                    });
+                    let rows = executions(group, before, after, &grown, cpu_ns);
                     closed.executions.extend(rows);
                 }
                 Work::Blocks | Work::Entries => {
@@ -165,4 +149,31 @@ impl Windows {
         });
         closed
     }
+}
+
+/// When the counters were read, in nanoseconds, as far as they could be.
+fn read_times_ns(counts: &[Counts]) -> impl Iterator<Item = u64> {
+    let times = counts.iter().map(|it| it.at_ns);
+    times.filter(|at_ns| *at_ns > 0)
+}
+
+/// Executions of the sites of `group` in `cpu_ns`: `grown`, the difference between two counts, by address.
+fn executions(
+    group: &Group,
+    before: &Counts,
+    after: &Counts,
+    grown: &FxHashMap<u64, u64>,
+    cpu_ns: u64,
+) -> impl Iterator<Item = Executions> {
+    group.sites.iter().filter_map(move |(address, site)| {
+        Some(Executions {
+            site: *site,
+            from_ns: before.at_ns,
+            to_ns: after.at_ns,
+            count: *grown.get(address)?,
+            cpu_ns,
+            least_cpu_ns: None,
+            most_cpu_ns: None,
+        })
+    })
 }
