@@ -324,31 +324,11 @@ impl Windows {
         hot: &[(SiteId, f64)],
         sites: &mut Sites,
     ) -> Option<Closed> {
-        match self.clearing {
-            Some(clearing) if patcher.settled(clearing.exchange) => {
-                self.clearing = None;
-                self.clear_ns = (now.t_ns, u64::MAX);
-                if let Some(limited) = &mut self.limited {
-                    limited.clear(now.cpu_ns);
-                }
-            }
-            Some(clearing) if now.t_ns >= clearing.again_ns => {
-                self.clearing = Some(Clearing::ask(patcher, now, 2 * clearing.patience_ns));
-            }
-            _ => {}
-        }
+        self.follow_clearing(patcher, now);
         let is_clear = !self.is_open() && self.clearing.is_none();
         if self.progress.is_stuck(now, is_clear) && self.is_open() {
             self.stuck += 1;
-            let closed = match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
-                Phase::Open {
-                    from,
-                    before,
-                    window,
-                    ..
-                } => Some(self.end(patcher, from, now, &before, &window)),
-                Phase::Opening { .. } | Phase::Closed { .. } | Phase::Lent => None,
-            };
+            let closed = self.end_open(patcher, now);
             self.phase = self.fail(patcher, now);
             return closed;
         }
@@ -402,6 +382,36 @@ impl Windows {
         None
     }
 
+    /// Notes that programs have removed all patches, or asks them again after a time.
+    fn follow_clearing(&mut self, patcher: &impl Patcher, now: Now) {
+        match self.clearing {
+            Some(clearing) if patcher.settled(clearing.exchange) => {
+                self.clearing = None;
+                self.clear_ns = (now.t_ns, u64::MAX);
+                if let Some(limited) = &mut self.limited {
+                    limited.clear(now.cpu_ns);
+                }
+            }
+            Some(clearing) if now.t_ns >= clearing.again_ns => {
+                self.clearing = Some(Clearing::ask(patcher, now, 2 * clearing.patience_ns));
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the phase; returns the results of the window that was open in it, if one was.
+    fn end_open(&mut self, patcher: &impl Patcher, now: Now) -> Option<Closed> {
+        match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
+            Phase::Open {
+                from,
+                before,
+                window,
+                ..
+            } => Some(self.end(patcher, from, now, &before, &window)),
+            Phase::Opening { .. } | Phase::Closed { .. } | Phase::Lent => None,
+        }
+    }
+
     /// Begins a window whose patches are requested, once they are in the text.
     fn begin_if_settled(
         &mut self,
@@ -434,18 +444,12 @@ impl Windows {
 
     /// Removes all patches for good; returns the results of an open window.
     pub(crate) fn stop(&mut self, patcher: &impl Patcher, now: Now) -> Option<Closed> {
-        let phase = std::mem::replace(&mut self.phase, Phase::Closed { until_ns: u64::MAX });
-        let closed = match phase {
-            Phase::Closed { .. } => return None,
-            Phase::Opening { .. } | Phase::Lent => None,
-            Phase::Open {
-                from,
-                before,
-                window,
-                ..
-            } => Some(self.end(patcher, from, now, &before, &window)),
-        };
-        patcher.exchange(Vec::new());
+        let was_closed = matches!(self.phase, Phase::Closed { .. });
+        let closed = self.end_open(patcher, now);
+        self.phase = Phase::Closed { until_ns: u64::MAX };
+        if !was_closed {
+            patcher.exchange(Vec::new());
+        }
         closed
     }
 
