@@ -62,28 +62,7 @@ impl Windows {
         let Some((work, groups, length_ns)) = chosen else {
             return closed;
         };
-        // Patches are executed before all programs are known to have them. Exchanges that include planning
-        // take longer, so the shortest of the last three counts.
-        let stands_ns = self
-            .usual_ns()
-            .max(self.exchanges_ns.into_iter().min().unwrap_or(0));
-        let mut parts = Vec::new();
-        for index in groups {
-            let group = &mut self.groups.all[index];
-            let choice = group.choice(work, now.threads).clone();
-            let paces = match work {
-                Work::Time => group.paces(stands_ns),
-                Work::Count | Work::Blocks | Work::Entries | Work::Record => Vec::new(),
-            };
-            if !paces.is_empty() {
-                patcher.arm(&choice, &paces);
-            }
-            parts.push(Part {
-                group: index,
-                choice,
-                paces,
-            });
-        }
+        let parts = self.parts(patcher, work, groups, now);
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
             if let Some(limited) = &mut self.limited {
@@ -102,6 +81,38 @@ impl Windows {
                 length_ns,
             },
         }
+    }
+
+    /// What is patched for each of `groups`. Arms the sites that are timed.
+    fn parts(
+        &mut self,
+        patcher: &impl Patcher,
+        work: Work,
+        groups: Vec<usize>,
+        now: Now,
+    ) -> Vec<Part> {
+        // Patches are executed before all programs are known to have them. Exchanges that include planning
+        // take longer, so the shortest of the last three counts.
+        let stands_ns = self
+            .usual_ns()
+            .max(self.exchanges_ns.into_iter().min().unwrap_or(0));
+        let part = |index: usize| {
+            let group = &mut self.groups.all[index];
+            let choice = group.choice(work, now.threads).clone();
+            let paces = match work {
+                Work::Time => group.paces(stands_ns),
+                Work::Count | Work::Blocks | Work::Entries | Work::Record => Vec::new(),
+            };
+            if !paces.is_empty() {
+                patcher.arm(&choice, &paces);
+            }
+            Part {
+                group: index,
+                choice,
+                paces,
+            }
+        };
+        groups.into_iter().map(part).collect()
     }
 
     /// Usual length of a window in which executions are timed, in nanoseconds of CPU time.
