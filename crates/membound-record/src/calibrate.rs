@@ -240,10 +240,7 @@ pub fn calibrate(
     let directory = tempfile::Builder::new()
         .prefix("membound-")
         .tempdir_in(&request.directory)
-        .map_err(|error| CalibrateError::File {
-            path: request.directory.clone(),
-            error,
-        })?;
+        .map_err(unusable(&request.directory))?;
     let mut program = request.program;
     program.arguments.push(directory.path().into());
     let timed = Arc::new(Timed::default());
@@ -273,26 +270,43 @@ pub fn calibrate(
     };
     run.patch(choice)?;
     let go = directory.path().join(GO);
-    fs::write(&go, []).map_err(|error| CalibrateError::File { path: go, error })?;
+    fs::write(&go, []).map_err(unusable(&go))?;
     run.wait(request.limit)?;
     let written = directory.path().join(STRETCHES);
-    let stretches = fs::read_to_string(&written).map_err(|error| CalibrateError::File {
-        path: written,
-        error,
-    })?;
+    let stretches = fs::read_to_string(&written).map_err(unusable(&written))?;
     let stretches: Vec<Stretch> = stretches
         .lines()
         .filter_map(|line| line.parse().ok())
         .collect();
     let mut timed = timed.0.lock().unwrap_or_else(PoisonError::into_inner);
     timed.sort_unstable();
+    let mut calibration = by_level(request.tick_hz, &request.levels, &stretches, &timed)?;
+    calibration.elapsed_s = begun.elapsed().as_secs_f64();
+    Ok(calibration)
+}
+
+/// For `map_err` where the file at `path` cannot be used.
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> CalibrateError {
+    |error| CalibrateError::File {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// Sorts the latencies of `timed` by level. `levels` has the name and the area in bytes of each.
+fn by_level(
+    tick_hz: f64,
+    levels: &[(String, u64)],
+    stretches: &[Stretch],
+    timed: &[TimedLoad],
+) -> Result<Calibration, CalibrateError> {
     let mut calibration = Calibration {
-        tick_hz: request.tick_hz,
+        tick_hz,
         patch: patch::sampler_identity(),
         ..Calibration::default()
     };
-    for (name, bytes) in &request.levels {
-        match level(name, *bytes, &stretches, &timed) {
+    for (name, bytes) in levels {
+        match level(name, *bytes, stretches, timed) {
             Ok(level) => calibration.levels.push(level),
             Err(reason) => calibration.skipped.push(format!("{name}: {reason}")),
         }
@@ -305,16 +319,12 @@ pub fn calibrate(
             "calibrated no level: {why}"
         )));
     }
-    calibration.elapsed_s = begun.elapsed().as_secs_f64();
     Ok(calibration)
 }
 
 /// The choice of patches that contains only the load.
 fn choice(executable: &Path, load: u64) -> Result<Choice, CalibrateError> {
-    let bytes = fs::read(executable).map_err(|error| CalibrateError::File {
-        path: executable.to_owned(),
-        error,
-    })?;
+    let bytes = fs::read(executable).map_err(unusable(executable))?;
     let unpatched = |reason: String| CalibrateError::Unpatched(reason);
     let image = Image::parse(&bytes).map_err(|error| unpatched(error.to_string()))?;
     let address = image.span().start + load;
