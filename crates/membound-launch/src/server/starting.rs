@@ -40,18 +40,8 @@ impl Server {
         self.settling.forget(key);
         self.spaces
             .begin(key.pid, key.started, conversation.agent());
-        if let Some(emulator) = program::emulator(&path).filter(|_| !self.loads_itself) {
-            self.ledger().settle(key, Some(emulator.to_string()));
-            return Ok(());
-        }
-        if let Some(limited) = self.limited(&path, key) {
-            self.ledger().settle(key, Some(limited.to_string()));
-            return Ok(());
-        }
-        let runs = settling::runs;
-        if let Some(below) = self.draw.leaves_out(&path, key, begun, runs) {
-            let short_lived = Unpatched::ShortLived { path, below };
-            self.ledger().settle(key, Some(short_lived.to_string()));
+        if let Some(unsuited) = self.unsuited(&path, key, begun) {
+            self.ledger().settle(key, Some(unsuited.to_string()));
             return Ok(());
         }
         let exchanged = self.settling.number();
@@ -108,6 +98,19 @@ impl Server {
         self.name_trampolines(conversation, Moment::Start)?;
         self.draw.note_patching(&path, begun.elapsed());
         Ok(())
+    }
+
+    /// Why a program is not patched, as far as is known before its mappings are read. Notes the start of the others
+    /// for the draw among short-lived processes.
+    fn unsuited(&self, path: &Path, key: ProcessKey, begun: Instant) -> Option<Unpatched> {
+        let emulator = program::emulator(path).filter(|_| !self.loads_itself);
+        emulator.or_else(|| self.limited(path, key)).or_else(|| {
+            let below = self.draw.leaves_out(path, key, begun, settling::runs)?;
+            Some(Unpatched::ShortLived {
+                path: path.to_owned(),
+                below,
+            })
+        })
     }
 
     /// Why a process that may use little memory is not patched. Patches alone take little.
