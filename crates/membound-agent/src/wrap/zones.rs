@@ -163,24 +163,16 @@ fn original(found: &State, zone: Zone, word: &dyn Fn(u64) -> u64) -> State {
             }
         }
     }
-    let has_rbp = [
-        Zone::Before,
-        Zone::Passing,
-        Zone::Keeping,
-        Zone::After,
-        Zone::Leaving,
-    ];
-    if has_rbp.contains(&zone) {
+    if matches!(
+        zone,
+        Zone::Before | Zone::Passing | Zone::Keeping | Zone::After | Zone::Leaving
+    ) {
         state.general[FRAME_POINTER] = word(at(offset_of!(WrapFrame, rbp)));
     }
-    let has_r11 = [
-        Zone::Entered,
-        Zone::Copied,
-        Zone::Pushed,
-        Zone::Before,
-        Zone::After,
-    ];
-    if has_r11.contains(&zone) {
+    if matches!(
+        zone,
+        Zone::Entered | Zone::Copied | Zone::Pushed | Zone::Before | Zone::After
+    ) {
         state.general[R11] = word(at(offset_of!(WrapFrame, r11)));
     }
     let returns_to = at(offset_of!(WrapFrame, return_address));
