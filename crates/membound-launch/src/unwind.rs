@@ -5,7 +5,7 @@
 //!
 //! Bringing the tables of two hundred files, or of one large file, into memory takes tens of milliseconds, for
 //! which no program is held: its control thread registers them after it has run for a while. Until then call
-//! chains end in such files.
+//! chains end in such files. A large executable gets its table at once from its second run on.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -193,7 +193,7 @@ impl Unwinding {
         };
         let given: Vec<&Loaded> = match which {
             Which::All => loaded.iter().collect(),
-            Which::AtStart => self.at_start(loaded),
+            Which::AtStart => self.at_start(plans, loaded),
         };
         process.is_owed = given.len() < loaded.len();
         let texts = self.texts(plans, conversation, maps, &given);
@@ -235,14 +235,17 @@ impl Unwinding {
     }
 
     /// The modules whose tables a program gets before it starts: as many as fit into [`TEXT_AT_START`], the
-    /// executable first, then libraries in the order in which the loader has mapped them, and those whose tables
-    /// are files already.
-    fn at_start<'a>(&self, loaded: &'a [Loaded]) -> Vec<&'a Loaded> {
+    /// executable first, then libraries in the order in which the loader has mapped them; those whose tables are in
+    /// memory already; and the executable if its table is on disk, since most call chains go through it.
+    fn at_start<'a>(&self, plans: &Plans, loaded: &'a [Loaded]) -> Vec<&'a Loaded> {
         let budget = TextBudget::of(TEXT_AT_START);
+        let executable = loaded.first().map(|it| &it.module);
         let is_given = |loaded: &&Loaded| {
             let module = &loaded.module;
+            let is_executable = executable.is_some_and(|it| Arc::ptr_eq(it, module));
             matches!(self.once_of(module).get(), Some(Table::Large(..)))
                 || budget.include(module.text_bytes())
+                || is_executable && plans.keeps_unwind_table(module)
         };
         in_order_of_loading(loaded).filter(is_given).collect()
     }

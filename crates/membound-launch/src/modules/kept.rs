@@ -132,6 +132,12 @@ impl Plans {
         self.key_of(identity, &format!("wrapped {own:08x}"))
     }
 
+    /// True if the unwind table of `module` is on disk.
+    pub(crate) fn keeps_unwind_table(&self, module: &ModulePlan) -> bool {
+        let kept = self.cache.as_ref().zip(module.identity());
+        kept.is_some_and(|(cache, identity)| cache.holds(&self.key_of(identity, "unwind")))
+    }
+
     /// The unwind table of `module`; stored on disk like plans.
     pub(crate) fn unwind_table(&self, module: &ModulePlan) -> Vec<u8> {
         let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {

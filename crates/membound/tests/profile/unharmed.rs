@@ -7,8 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use membound_testkit::{Compiler, skipped};
+use membound_types::ObjectRow;
 
-use crate::suite::{FIXTURES, alone, fixture, membound, profile_on, text, unmeasured};
+use crate::suite::{FIXTURES, alone, fixture, membound, profile_in, profile_on, text, unmeasured};
 
 fn mishaps() -> Option<PathBuf> {
     fixture("mishaps.c", "-O2 -pthread")
@@ -478,6 +479,28 @@ fn nothing_is_started_where_a_recording_would_be_aborted() {
         "{stderr}"
     );
     assert_eq!(text(&output.stdout), "");
+}
+
+/// The unwind table of a large executable is made while its first run goes on.
+#[test]
+fn a_large_executable_s_first_blocks_have_whole_call_chains_in_its_second_run() {
+    let Some(program) = fixture("large.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let run = || profile_in(home.path(), unmeasured(), &["--quiet"], &program, ["2000"]);
+    run();
+    let second = run();
+    let is_whole = |row: &&ObjectRow| {
+        let mut chain = row.alloc_stack.iter().map(|it| it.function.as_str());
+        row.size_bytes == 64 << 20
+            && ["take", "make", "main"]
+                .iter()
+                .all(|name| chain.any(|it| it == *name))
+    };
+    let whole = second.profile.objects.iter().filter(is_whole);
+    assert_eq!(whole.count(), 6, "{}", second.show());
 }
 
 #[test]
