@@ -7,6 +7,7 @@ use membound_types::CodeRow;
 
 use crate::context::Context;
 use crate::places::LineId;
+use crate::program_lines::program_lines;
 use crate::rows::{self, by_frame};
 
 /// Rows by function; an inlined function counts for the function that it is inlined into.
@@ -22,6 +23,7 @@ pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
             file: place.file.clone(),
             line: place.line,
             address: place.start,
+            called_from: None,
             share: sum.share(context),
         }
     });
@@ -57,6 +59,7 @@ pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
         *functions.entry(function).or_default() += sum.time_ns;
         *modules.entry(module).or_default() += sum.time_ns;
     }
+    let mut called_from = program_lines(context);
     let sums = by_frame(context, |frame| places.line_of(frame));
     let rows = sums.into_iter().map(|(id, sum)| {
         let place = places.line(id);
@@ -72,6 +75,7 @@ pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
             file: place.file.clone(),
             line: place.line,
             address: None,
+            called_from: called_from.remove(&id),
             share: sum.share(context),
         }
     });
@@ -96,6 +100,7 @@ pub(crate) fn instructions(
             file: line.file.clone(),
             line: line.line,
             address: Some(context.run.frames[frame.index()].address),
+            called_from: None,
             share: sum.share(context),
         }
     });

@@ -212,7 +212,7 @@ fn memory_bound(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thres
         text.push_str(&format!(
             ", {} at {}",
             percent(line.share.stall_fraction),
-            line.name
+            with_program_line(profile, &line.name)
         ));
     }
     let (sentence, threshold) = if bound.fraction >= thresholds.memory_bound {
@@ -376,10 +376,10 @@ fn hot_object(
     let latency = object.share.avg_latency_ns.map_or_else(String::new, |ns| {
         format!(", {} an access on average", nanoseconds(ns))
     });
-    let at = object
-        .code
-        .first()
-        .map_or_else(String::new, |line| format!(", most of it at {}", line.name));
+    let at = object.code.first().map_or_else(String::new, |line| {
+        let line = with_program_line(profile, &line.name);
+        format!(", most of it at {line}")
+    });
     let several = object.blocks > 1;
     let small = object.size_bytes <= 4096;
     let blocks = if several {
@@ -417,6 +417,15 @@ fn hot_object(
         advice: advice.to_owned(),
         predicted_gain: None,
         threshold: format!("at least {} of CPU time", percent(thresholds.hot_object)),
+    }
+}
+
+/// The name of a source line; of a line in a library, with the program's own line for which it ran.
+fn with_program_line(profile: &Profile, name: &str) -> String {
+    let row = profile.lines.iter().find(|row| row.name == name);
+    match row.and_then(|row| row.called_from.as_ref()) {
+        Some(own) => format!("{name} (for {})", own.name),
+        None => name.to_owned(),
     }
 }
 

@@ -36,6 +36,7 @@ mod pairs;
 mod parts;
 mod periods;
 mod places;
+mod program_lines;
 mod recorded_accesses;
 mod rows;
 mod run_info;

@@ -229,6 +229,61 @@ fn a_line_of_several_modules_names_the_one_that_has_most_of_its_time() {
 }
 
 #[test]
+fn a_line_of_a_library_names_the_program_s_line_that_it_runs_for() {
+    const HEADER: &str = "/usr/include/c++/14/bits/stl_tree.h";
+    let mut program = Synthetic::new(1.0, 1);
+    let main = program.thread("main");
+    let caller = program.frame(&[("search", "tree.cc", 20)]);
+    let caller = program.push_stack(None, caller);
+    let inlined = program.frame(&[
+        ("less", HEADER, 7),
+        ("find", HEADER, 9),
+        ("walk", "tree.cc", 31),
+    ]);
+    let inlined = program.push_stack(None, inlined);
+    let called = program.frame(&[("lower_bound", HEADER, 8)]);
+    let called = program.push_stack(Some(caller), called);
+    let alone = program.frame(&[("rebalance", HEADER, 50)]);
+    let alone = program.push_stack(None, alone);
+    for (stack, span) in [
+        (inlined, 0.0..0.5),
+        (called, 0.5..0.8),
+        (alone, 0.8..0.9),
+        (caller, 0.9..1.0),
+    ] {
+        program.plain(main, stack, span);
+    }
+    let views = views(&program.finish());
+    let of = |line: u32| {
+        let row = views
+            .profile
+            .lines
+            .iter()
+            .find(|row| row.line == Some(line));
+        let own = row.unwrap().called_from.as_ref();
+        own.map(|own| (own.name.as_str(), own.function.as_str()))
+    };
+    assert_eq!(of(7), Some(("tree.cc:31", "walk")));
+    assert_eq!(of(8), Some(("tree.cc:20", "search")));
+    assert_eq!((of(50), of(20)), (None, None));
+}
+
+#[test]
+fn a_line_of_a_library_with_many_callers_names_none_of_them() {
+    let mut program = Synthetic::new(1.0, 1);
+    let main = program.thread("main");
+    let header = program.frame(&[("lower_bound", "/usr/include/c++/14/map", 8)]);
+    for (line, span) in [(1, 0.0..0.3), (2, 0.3..0.6), (3, 0.6..1.0)] {
+        let caller = program.frame(&[("search", "tree.cc", line)]);
+        let caller = program.push_stack(None, caller);
+        let stack = program.push_stack(Some(caller), header);
+        program.plain(main, stack, span);
+    }
+    let views = views(&program.finish());
+    assert_eq!(views.profile.lines[0].called_from, None);
+}
+
+#[test]
 fn inlined_functions_are_frames_of_their_own() {
     let mut program = Synthetic::new(1.0, 1);
     let main = program.thread("main");

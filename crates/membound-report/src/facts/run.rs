@@ -1,8 +1,8 @@
 //! Texts about a run that terminal, page and exports share.
 
 use membound_types::{
-    BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
-    ObjectClass, ObjectRow, OffsetRow, Outcome, Overhead, PlatformNode, Profile, RunInfo,
+    BandwidthDomain, CallFrame, CodeRow, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound,
+    Missing, ObjectClass, ObjectRow, OffsetRow, Outcome, Overhead, PlatformNode, Profile, RunInfo,
     SharedLine, SharingThread,
 };
 
@@ -102,6 +102,14 @@ pub(crate) fn place(file: Option<&str>, line: Option<u32>) -> Option<String> {
 pub(crate) fn short_place(file: Option<&str>, line: Option<u32>) -> Option<String> {
     let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
     place(name, line)
+}
+
+/// Function of a source line; of a line in a library, the program's own line for which it ran, and that line's function.
+pub(crate) fn of_whom(row: &CodeRow) -> String {
+    match &row.called_from {
+        Some(own) => format!("for {}, {}", own.name, own.function),
+        None => row.function.clone(),
+    }
 }
 
 /// Removes the build directory of Rust's library from a path: `/rustc/` and forty digits.

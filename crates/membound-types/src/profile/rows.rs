@@ -97,9 +97,26 @@ pub struct CodeRow {
     pub line: Option<u32>,
     /// Address in the module; for a function, of its start.
     pub address: Option<u64>,
+    /// Of a line in a library, or of code without lines: the line of the program itself for which most of its samples
+    /// ran. Absent if no line has half of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_from: Option<ProgramLine>,
     /// Samples, stall, executions and latency.
     #[serde(flatten)]
     pub share: Share,
+}
+
+/// A line of the program itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgramLine {
+    /// `file:line`.
+    pub name: String,
+    /// Name of the function, inlined or not.
+    pub function: String,
+    /// Path of the source file.
+    pub file: String,
+    /// Source line.
+    pub line: u32,
 }
 
 /// Figures of a thread.

@@ -108,7 +108,17 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
     );
     let lines = rows_with_periods(&profile.lines, grain.rows, &periods.lines, |_, row| {
         let file = row.file.as_deref().map(|file| names.id(file));
-        json!([file, row.line, figures(&row.share), names.id(&row.name)])
+        let called_from = row
+            .called_from
+            .as_ref()
+            .map(|_| names.id(&run::of_whom(row)));
+        json!([
+            file,
+            row.line,
+            figures(&row.share),
+            names.id(&row.name),
+            called_from
+        ])
     });
     let instructions = rows_with_periods(
         &profile.instructions,

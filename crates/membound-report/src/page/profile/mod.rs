@@ -130,7 +130,7 @@ fn tables(profile: &Profile) -> Markup {
                                 td { (units::percent_interval(row.share.stall_low, row.share.stall_high)) }
                                 td { (units::percent(row.share.time_fraction)) }
                                 td { (row.share.avg_latency_ns.map_or_else(String::new, units::ns)) }
-                                th scope="row" { (row.name) " " small { (row.function) } }
+                                th scope="row" { (row.name) " " small { (run::of_whom(row)) } }
                             }
                         }
                     }

@@ -74,7 +74,7 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code, sort: Sort) {
 fn cells_after_name(row: &CodeRow, by: Code) -> Vec<String> {
     match by {
         Code::Function => vec![row.module.clone()],
-        Code::Line => vec![row.function.clone()],
+        Code::Line => vec![run::of_whom(row)],
         Code::Instruction => vec![
             row.address
                 .map_or_else(String::new, |address| format!("{address:x}")),

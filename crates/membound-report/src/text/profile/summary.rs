@@ -167,11 +167,10 @@ fn write_hottest_code(out: &mut Out, profile: &Profile) {
             run::latency(row.share.avg_latency_ns),
             row.name.clone(),
             if title == "line" {
-                &row.function
+                run::of_whom(row)
             } else {
-                &row.module
-            }
-            .clone(),
+                row.module.clone()
+            },
         ]);
     }
     if !table.is_empty() {

@@ -100,9 +100,9 @@ const membound = (() => {
       const known = frames.file[f] !== null;
       return {
         name: row ? name(row[3]) : known ? place(frames.file[f], frames.line[f]) : `${name(frames.function[f])}, no line`,
-        beside: row || known ? name(frames.function[f]) : base(name(frames.module[f])),
+        beside: row && row[4] !== null ? name(row[4]) : row || known ? name(frames.function[f]) : base(name(frames.module[f])),
         figures: row ? row[2] : noFigures,
-        periods: row && row[4],
+        periods: row && row[5],
         frame: f,
       };
     },
