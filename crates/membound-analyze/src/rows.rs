@@ -96,9 +96,14 @@ impl Sum {
             context.times.total_ns,
             context.times.effective_samples,
         );
+        let besides_ns = self.sites.iter().map(|(site, time_ns, ..)| {
+            let cost = &context.costs[site.index()];
+            cost.besides_ns * (time_ns / cost.time_ns.max(f64::MIN_POSITIVE)).min(1.0)
+        });
+        let besides = context.times.share(besides_ns.sum());
         let unseen = context.times.share(self.unseen_ns);
         MemoryBound {
-            high: (bound.high + unseen).min(1.0),
+            high: (bound.high + besides + unseen).min(1.0),
             unseen,
             ..bound
         }

@@ -41,6 +41,8 @@ pub(crate) struct SiteCost {
     pub contended: Option<Contended>,
     pub is_stream: bool,
     pub time_ns: f64,
+    /// Most CPU time in nanoseconds that samples of other instructions of its loop waited for it: see [`waits_besides`].
+    pub besides_ns: f64,
 }
 
 impl SiteCost {
@@ -108,7 +110,8 @@ pub(crate) fn costs(
     let executed: Vec<Option<Executed>> = counted.iter().map(|it| it.executed).collect();
     let of_prefetches = work::of_prefetches(run, &innermost, &executed);
     // Fitting mixtures is most of the work in a run with many sites.
-    run.sites
+    let mut costs: Vec<SiteCost> = run
+        .sites
         .par_iter()
         .zip(counted)
         .enumerate()
@@ -157,9 +160,73 @@ pub(crate) fn costs(
                 contended,
                 is_stream: stream.is_some(),
                 time_ns,
+                besides_ns: 0.0,
             }
         })
-        .collect()
+        .collect();
+    waits_besides(run, &innermost, &loops, machine.costs.core_hz, &mut costs);
+    costs
+}
+
+/// Cycles that an instruction takes at least: a core that retires six in a cycle hardly reaches four in a loop that also
+/// waits.
+const MIN_CYCLES_PER_INSTRUCTION: f64 = 0.25;
+
+/// Finds how much of the time that samples show at other instructions of a loop may be a wait for its accesses, too.
+///
+/// A sample lies at the oldest instruction that has not retired. While the store buffer is full, or a branch that
+/// depends on a miss was foreseen wrongly, that is another one than the access. No more than the loop takes beyond its
+/// instructions at full speed can be a wait, and no more than its timed accesses have latency beyond hits. The site of
+/// each loop with the longest wait gets the time.
+fn waits_besides(
+    run: &RunData,
+    innermost: &work::Innermost,
+    loops: &[work::Around],
+    core_hz: f64,
+    costs: &mut [SiteCost],
+) {
+    let mut of_loops: BTreeMap<work::Loop, Vec<usize>> = BTreeMap::new();
+    for (index, site) in run.sites.iter().enumerate() {
+        let cost = &costs[index];
+        if let Some(around) = innermost.get(&site.frame)
+            && !cost.is_stream
+            && cost.contended.is_none()
+        {
+            of_loops.entry(*around).or_default().push(index);
+        }
+    }
+    for indices in of_loops.into_values() {
+        let least_ns = |around: work::Around, work: &stall::Work| match around.cached {
+            Some(cached) => cached.iteration_ns.low * (1.0 - stall::CACHED_LOOP_ERROR),
+            None => work.instructions * MIN_CYCLES_PER_INSTRUCTION * 1e9 / core_hz,
+        };
+        let of_loop = loops[indices[0]];
+        let iterations = indices.iter().filter_map(|&index| costs[index].executed);
+        let iterations = iterations.map(|it| it.low).reduce(f64::max);
+        let (Some(work), Some(iterations)) = (of_loop.work, iterations) else {
+            continue;
+        };
+        let latency_ns = |cost: &SiteCost| {
+            let excess = cost.mixture.as_ref()?.excess_ns;
+            let executed = cost.executed.filter(|_| excess.low > 0.0)?;
+            Some(executed.high * excess.high)
+        };
+        let of_sites = || indices.iter().map(|&index| &costs[index]);
+        let latencies_ns: f64 = of_sites().filter_map(latency_ns).sum();
+        let known_ns: f64 = of_sites().map(|cost| cost.stall.stall_ns.high).sum();
+        let possible_ns = work.visible_ns + work.waiting_ns - iterations * least_ns(of_loop, &work);
+        let besides_ns = possible_ns.min(latencies_ns) - known_ns;
+        let longest = |a: &usize, b: &usize| {
+            let ns = |index: &usize| costs[*index].stall.stall_ns.value;
+            ns(a).total_cmp(&ns(b))
+        };
+        if core_hz > 0.0
+            && besides_ns > 0.0
+            && let Some(longest) = indices.iter().copied().max_by(longest)
+        {
+            costs[longest].besides_ns = besides_ns;
+        }
+    }
 }
 
 /// Share of the timed accesses that missed the last cache.

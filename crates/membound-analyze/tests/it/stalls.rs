@@ -633,6 +633,45 @@ fn a_long_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     near(with(Some(1000)), 0.6, 0.02, "memory bound");
 }
 
+/// While the store buffer is full, or a branch that depends on a miss was foreseen wrongly, samples lie elsewhere in the loop.
+#[test]
+fn samples_of_other_instructions_of_a_loop_may_wait_for_its_accesses() {
+    let mut program = Synthetic::new(10.0, 1);
+    let thread = program.thread("main");
+    let array = [program.heap(&[("main", "main.c", 3)], 512 << 20)];
+    let load = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    // Half of the latency shows at the access.
+    let half = Like {
+        exposed: 0.5,
+        ..Like::chase(From::Dram, &array)
+    };
+    for window in 0..10 {
+        let begin = f64::from(window) / 2.0;
+        program.access(thread, 0, load, begin..begin + 0.5, &half);
+    }
+    let branch = program.frame(&[("walk", "walk.c", 9)]);
+    let stack = program.push_stack(None, branch);
+    program.plain(thread, stack, 5.0..10.0);
+    program.code();
+    let mut run = program.finish();
+    let apart = views(&run).profile.memory_bound;
+    assert!(apart.high < 0.6, "{apart:?}");
+    let start = run.frames[run.sites[load.site.index()].frame.index()].address;
+    run.loops = (0..run.frames.len() as u32)
+        .map(|frame| LoopAround {
+            frame: FrameId(frame),
+            level: 0,
+            start,
+            cached_ns: None,
+            cached_least_ns: None,
+            cached_most_ns: None,
+        })
+        .collect();
+    let together = views(&run).profile.memory_bound;
+    near(together.fraction, apart.fraction, 0.02, "memory bound");
+    assert!(together.high > 0.9, "{together:?}");
+}
+
 /// Intel's processors show some waits at the access itself. A wait for the instruction before it looks the same, so the
 /// interval leaves that open.
 #[test]

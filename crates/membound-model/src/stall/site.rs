@@ -306,13 +306,14 @@ fn timed(
     costs: &Costs,
 ) -> (Estimate, ByLevel) {
     let time_ns = evidence.time_ns;
-    let plain = beyond_hits(evidence, executed, costs.hit_ns(evidence.access_kind));
+    let hit_ns = costs.hit_ns(evidence.access_kind);
+    let plain = beyond_hits(evidence, executed, hit_ns);
     let alone = stall_without_overlap(time_ns, plain, executed, mixture);
     if let (Some(stall), None) = (alone, evidence.stream) {
+        let stall = with_overlapped_hits(evidence, executed, mixture, hit_ns, stall);
         return (stall, by_level(mixture, costs).scaled_to(stall.value));
     }
     let overlapped = time_ns * far_share(mixture, costs);
-    let hit_ns = costs.hit_ns(evidence.access_kind);
     let hidden = OverlappedHits::of(time_ns, executed, mixture);
     // At most the share that the excess has of the latency: overlapping accesses divide the time
     // in the same proportion.
@@ -366,6 +367,27 @@ fn timed(
             })),
     );
     (stall, levels)
+}
+
+/// `stall`, which counts the whole latency of each hit, where hits may overlap: those among few misses, as in a search
+/// through a line that was just fetched. How much they cost then shows in the time of the loop in the first cache, if that is
+/// known. At most, accesses have waited for their latency beyond a hit.
+fn with_overlapped_hits(
+    evidence: &Evidence<'_>,
+    executed: Executed,
+    mixture: &Mixture,
+    hit_ns: f64,
+    stall: Estimate,
+) -> Estimate {
+    let (_, most) = executed.ends();
+    let excess_ns = mixture.excess_ns.times(executed.count);
+    let in_cache = beyond_cached_loop(evidence, executed).unwrap_or(stall);
+    let high = beyond_hits(evidence, executed, hit_ns * OVERLAPPED_HIT.most).high;
+    Estimate::new(
+        in_cache.value.min(excess_ns.value).max(stall.value),
+        stall.low,
+        high.min(excess_ns.high * most).max(stall.high),
+    )
 }
 
 /// The time of a stream's site beyond its hits, which overlap.

@@ -724,3 +724,44 @@ fn a_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
         .stall_ns
     );
 }
+
+/// A line is fetched, and then searched byte by byte: few of the accesses miss, and the others overlap.
+#[test]
+fn hits_among_few_misses_cost_what_the_loop_takes_in_the_first_cache() {
+    let last = LEVELS.len() - 1;
+    let mixture = mixer()
+        .fit(&histogram(&[(0, 0.95), (last, 0.05)], 4000, 31))
+        .unwrap();
+    let executions = 5e8;
+    let time_s = executions * mixture.mean_ns.value * 1e-9;
+    let hits_ns = executions * COSTS.l1_ns;
+    let evidence = site(time_s, executions, &mixture);
+    let alone = Stall::of(&evidence, &COSTS).stall_ns;
+    // Each hit may have cost its whole latency, or nearly nothing.
+    let beyond_hits = |part: f64| evidence.time_ns - part * hits_ns;
+    assert!(
+        (alone.value - beyond_hits(1.0)).abs() < 0.2 * hits_ns,
+        "{alone:?}"
+    );
+    assert!(alone.high > beyond_hits(0.4), "{alone:?}");
+    let cached_loop = CachedLoop {
+        iteration_ns: Estimate::new(0.2, 0.2, 0.2).times(COSTS.l1_ns),
+        loop_ns: evidence.time_ns,
+        waiting_ns: evidence.time_ns,
+        iterations: Some(40.0),
+    };
+    let measured = Evidence {
+        cached_loop: Some(cached_loop),
+        ..site(1.05 * time_s, executions, &mixture)
+    };
+    let cached = Stall::of(&measured, &COSTS).stall_ns;
+    let without = Evidence {
+        cached_loop: None,
+        ..measured
+    };
+    let without = Stall::of(&without, &COSTS).stall_ns;
+    assert!(
+        cached.value > without.value + 0.5 * hits_ns,
+        "{cached:?} {without:?}"
+    );
+}
