@@ -85,6 +85,7 @@ pub(crate) fn modelled(
     });
     let mut objects: BTreeMap<_, f64> = BTreeMap::new();
     let mut lines: BTreeMap<_, f64> = BTreeMap::new();
+    let (mut all, mut least, mut most_bytes) = (0.0, 0.0, 0.0);
     for (site, of_site) in &burst_traffic.sites {
         let times = repeated
             .get(&function_of(context, *site))
@@ -94,10 +95,20 @@ pub(crate) fn modelled(
         for (group, bytes) in &of_site.bytes {
             *objects.entry(*group).or_default() += bytes.total() * times;
             *lines.entry(line).or_default() += bytes.total() * times;
+            let (fewest, most) = context.costs[site.index()]
+                .executed
+                .map_or((1.0, 1.0), |executed| executed.ends());
+            all += bytes.total() * times;
+            least += bytes.total() * times * fewest;
+            most_bytes += bytes.total() * times * most;
         }
     }
     let most = caches.most_of(timeline.written(), busy(context));
     let mut domain = timeline.domain("DRAM", Basis::Modelled, most);
+    if all > 0.0 {
+        domain.average_low_gb_s = Some(domain.average_gb_s * least / all);
+        domain.average_high_gb_s = Some(domain.average_gb_s * most_bytes / all);
+    }
     domain.objects = named(objects, |group| context.groups.get(*group).name.clone());
     domain.lines = named(lines, |line| context.places.line(*line).name.clone());
     vec![domain]
@@ -314,6 +325,8 @@ impl Timeline {
             histogram,
             machine_max_gb_s: most,
             average_gb_s: all / self.all_ns(),
+            average_low_gb_s: None,
+            average_high_gb_s: None,
             objects: Vec::new(),
             lines: Vec::new(),
         }

@@ -23,7 +23,8 @@ impl Executed {
     }
 
     /// The ends of the interval as multiples of the count.
-    pub(super) fn ends(self) -> (f64, f64) {
+    #[must_use]
+    pub fn ends(self) -> (f64, f64) {
         if self.count > 0.0 {
             (self.low / self.count, self.high / self.count)
         } else {

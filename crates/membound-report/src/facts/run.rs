@@ -406,34 +406,49 @@ pub(crate) fn shared_by(thread: &SharingThread) -> String {
     )
 }
 
+/// Ratio of the ends of an average from which on it is printed as a range.
+const MAX_KNOWN_RATIO: f64 = 1.5;
+
 /// Average traffic of a domain, compared with the measured maximum.
 pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
+    let ends = domain.average_low_gb_s.zip(domain.average_high_gb_s);
+    let ends = ends.filter(|(low, high)| *high > MAX_KNOWN_RATIO * low && *high >= MIN_GB_S);
     let most = match &domain.machine_max_gb_s {
-        Outcome::Known(most) if *most > 0.0 => format!(
-            "{} of the {} that this machine was measured to do with as many threads and the \
-             same part of writes",
-            units::percent(domain.average_gb_s / most),
-            units::gb_s(*most)
-        ),
+        Outcome::Known(most) if *most > 0.0 => {
+            let part = match ends {
+                Some((low, high)) => format!(
+                    "{} to {}",
+                    units::percent(low / most),
+                    units::percent((high / most).min(1.0))
+                ),
+                None => units::percent(domain.average_gb_s / most),
+            };
+            format!(
+                "{part} of the {} that this machine was measured to do with as many threads and \
+                 the same part of writes",
+                units::gb_s(*most)
+            )
+        }
         Outcome::Known(_) => "the machine's most is not known".to_owned(),
         Outcome::Missing { not_measured } => {
             format!("the machine's most: {}", super::missing_text(not_measured))
         }
     };
-    if domain.average_gb_s < MIN_GB_S {
+    let name = &domain.domain;
+    let basis = domain.basis;
+    if let Some((low, high)) = ends {
+        let (low, high) = (units::gb_s(low), units::gb_s(high));
         return format!(
-            "{} traffic: less than {} on average ({})",
-            domain.domain,
-            units::gb_s(MIN_GB_S),
-            domain.basis
+            "{name} traffic: between {low} and {high} on average ({basis}; how often its loops ran is not known better), \
+             {most}"
         );
     }
-    format!(
-        "{} traffic: {} on average ({}), {most}",
-        domain.domain,
-        units::gb_s(domain.average_gb_s),
-        domain.basis
-    )
+    if domain.average_gb_s < MIN_GB_S {
+        let least = units::gb_s(MIN_GB_S);
+        return format!("{name} traffic: less than {least} on average ({basis})");
+    }
+    let average = units::gb_s(domain.average_gb_s);
+    format!("{name} traffic: {average} on average ({basis}), {most}")
 }
 
 /// Formats a list of CPUs: `0-3,8`.

@@ -22,6 +22,12 @@ pub struct BandwidthDomain {
     pub machine_max_gb_s: Outcome<f64>,
     /// Average over the run, in 10⁹ bytes per second.
     pub average_gb_s: f64,
+    /// Lower end of what the interval of the accesses' executions leaves possible for `average_gb_s`, if it is modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average_low_gb_s: Option<f64>,
+    /// Upper end of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average_high_gb_s: Option<f64>,
     /// Objects that cause the traffic: name and share of it.
     pub objects: Vec<NamedShare>,
     /// Source lines that cause the traffic: name and share of it.
