@@ -7,8 +7,12 @@ use crate::facts::run;
 use crate::units;
 
 /// Width of a node's box, and of the space for links beside it, in units of the drawing.
-const BOX_WIDTH: usize = 250;
+const BOX_WIDTH: usize = 300;
 const LINK_WIDTH: usize = 150;
+/// Space between a box's edge and its text.
+const MARGIN: usize = 12;
+/// Average width of a character of a box's text in a wide font.
+const CHARACTER_WIDTH: usize = 7;
 /// Height of a node's box, and of a row with its links.
 const BOX_HEIGHT: usize = 104;
 const ROW_HEIGHT: usize = 132;
@@ -62,15 +66,24 @@ pub(super) fn diagram(platform: &Platform) -> Markup {
 fn node_box(node: &PlatformNode, (x, y): (usize, usize)) -> Markup {
     let most = node.dram_max_gb_s.filter(|most| *most > 0.0);
     let share = node.dram_gb_s.zip(most).map(|(gb_s, most)| gb_s / most);
-    let bar = BOX_WIDTH - 24;
+    let bar = BOX_WIDTH - 2 * MARGIN;
     let filled = share.map(|share| (share.clamp(0.0, 1.0) * bar as f64).round());
     html! {
         rect.node x=(x) y=(y) width=(BOX_WIDTH) height=(BOX_HEIGHT) rx="8" {}
-        text.title x=(x + 12) y=(y + 22) { "node " (node.node) }
-        text x=(x + 12) y=(y + 42) { (run::node_cpus(node)) }
-        text x=(x + 12) y=(y + 66) { (run::node_memory(node)) }
-        rect.room x=(x + 12) y=(y + 76) width=(bar) height="14" rx="3" {}
-        @if let Some(filled) = filled { rect.used x=(x + 12) y=(y + 76) width=(filled) height="14" rx="3" {} }
+        text.title x=(x + MARGIN) y=(y + 22) { "node " (node.node) }
+        (line(&run::node_cpus(node), x, y + 42))
+        (line(&run::node_memory(node), x, y + 66))
+        rect.room x=(x + MARGIN) y=(y + 76) width=(bar) height="14" rx="3" {}
+        @if let Some(filled) = filled { rect.used x=(x + MARGIN) y=(y + 76) width=(filled) height="14" rx="3" {} }
+    }
+}
+
+/// A line of text in the box at `x`; condensed where it may be wider than the box, as a long list of CPUs.
+fn line(words: &str, x: usize, y: usize) -> Markup {
+    let room = BOX_WIDTH - 2 * MARGIN;
+    let wide = words.chars().count() * CHARACTER_WIDTH > room;
+    html! {
+        text x=(x + MARGIN) y=(y) textLength=[wide.then_some(room)] lengthAdjust=[wide.then_some("spacingAndGlyphs")] { (words) }
     }
 }
 

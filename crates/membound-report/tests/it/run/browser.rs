@@ -486,6 +486,57 @@ fn titles_of_source_and_assembly_stay_apart_whatever_the_path() {
 }
 
 #[test]
+fn every_key_of_the_timeline_has_its_colour() {
+    let (profile, detail) = fixture::simulation();
+    let Some(out) = open(
+        &page::profile(&profile, &detail),
+        "",
+        r##"
+        const colours = (name) => [...document.querySelectorAll(`.lanekeys .${name}`)].map((it) => getComputedStyle(it).backgroundColor);
+        const filled = (name) => [...document.querySelectorAll(`svg.lane .${name}`)].map((it) => getComputedStyle(it).fill);
+        return ["stalled", "live0", "live1"].map((name) => ({ name, key: colours(name), lane: filled(name) }));
+        "##,
+    ) else {
+        return;
+    };
+    for found in out.as_array().expect("one for each key") {
+        let key = found["key"][0].as_str().expect("a key");
+        assert_ne!(key, "rgba(0, 0, 0, 0)", "no colour: {found}");
+        assert_eq!(found["lane"][0].as_str(), Some(key), "{found}");
+    }
+}
+
+#[test]
+fn texts_of_the_platform_lie_in_its_boxes() {
+    let (mut profile, detail) = fixture::simulation();
+    let node = &mut profile.platform.nodes[0];
+    (node.dram_gb_s, node.dram_max_gb_s) = (Some(0.889), Some(1053.3));
+    // Nodes whose CPUs alternate have long lists.
+    let mut other = node.clone();
+    other.node = 1;
+    other.cpus = (1..64).step_by(2).collect();
+    profile.platform.nodes.push(other);
+    let Some(out) = open(
+        &page::profile(&profile, &detail),
+        "",
+        r##"
+        const boxes = [...document.querySelectorAll("svg.platform .node")].map((it) => it.getBBox());
+        return [...document.querySelectorAll("svg.platform text")].map((it) => {
+          const { x, y, width } = it.getBBox();
+          const around = boxes.find((box) => box.x < x && x < box.x + box.width);
+          return { text: it.textContent, x, width, inside: !!around && x + width < around.x + around.width };
+        });
+        "##,
+    ) else {
+        return;
+    };
+    assert_eq!(out.as_array().map(Vec::len), Some(6), "{out}");
+    for found in out.as_array().expect("texts") {
+        assert_eq!(found["inside"], true, "{found}");
+    }
+}
+
+#[test]
 fn a_page_of_a_span_counts_from_its_beginning() {
     let (mut profile, mut detail) = fixture::simulation();
     detail
