@@ -19,8 +19,8 @@ named! {
         Higher = "higher",
         /// A decrease is worse: bandwidths, sizes, parallelism.
         Lower = "lower",
-        /// Any change is worse: windows of the core, line sizes.
-        Any = "any",
+        /// Neither direction is worse: windows of the core, line sizes.
+        Neither = "neither",
     }
 }
 
@@ -147,6 +147,8 @@ pub struct ComparisonSummary {
     pub worse: usize,
     /// Figures that differ and are better.
     pub better: usize,
+    /// Figures that differ and of which neither direction is worse.
+    pub neither: usize,
     /// Figures without an interval.
     pub unknown: usize,
     /// Figures that one of the two profiles lacks.
@@ -328,6 +330,8 @@ pub struct Outlier {
     pub relative: f64,
     /// True if the value deviates in the worse direction.
     pub worse: bool,
+    /// True if neither direction is worse.
+    pub neutral: bool,
 }
 
 /// Condition of a profile that differs from most of the fleet.

@@ -415,6 +415,7 @@ impl Fleet {
                     sigmas,
                     relative,
                     worse: is_worse(meta.worse, value - spread.median),
+                    neutral: meta.worse == Worse::Neither,
                 });
             }
         }

@@ -80,6 +80,6 @@ fn exceeds_limit(worse: Worse, relative: f64, limit: f64) -> bool {
     match worse {
         Worse::Higher => relative > limit,
         Worse::Lower => relative < -limit,
-        Worse::Any => relative.abs() > limit,
+        Worse::Neither => false,
     }
 }

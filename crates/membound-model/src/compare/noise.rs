@@ -126,11 +126,11 @@ impl Noise {
             | Self::Parallelism
             | Self::TlbEntries
             | Self::Clock => Worse::Lower,
-            Self::Window | Self::Exact => Worse::Any,
+            Self::Window | Self::Exact => Worse::Neither,
             Self::Parameter => match unit {
                 "ns" => Worse::Higher,
                 "bytes" => Worse::Lower,
-                _ => Worse::Any,
+                _ => Worse::Neither,
             },
         }
     }

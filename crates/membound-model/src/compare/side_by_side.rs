@@ -253,7 +253,7 @@ pub(super) fn is_worse(worse: Worse, absolute: f64) -> bool {
     match worse {
         Worse::Higher => absolute > 0.0,
         Worse::Lower => absolute < 0.0,
-        Worse::Any => absolute != 0.0,
+        Worse::Neither => false,
     }
 }
 
@@ -269,6 +269,7 @@ fn summaries(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<Co
                 same: 0,
                 worse: 0,
                 better: 0,
+                neither: 0,
                 unknown: 0,
                 missing: 0,
             };
@@ -279,11 +280,14 @@ fn summaries(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<Co
                     continue;
                 };
                 summary.compared += 1;
-                match (difference.verdict, difference.worse) {
-                    (FigureVerdict::Same, _) => summary.same += 1,
-                    (FigureVerdict::Unknown, _) => summary.unknown += 1,
-                    (FigureVerdict::Different, true) => summary.worse += 1,
-                    (FigureVerdict::Different, false) => summary.better += 1,
+                match difference.verdict {
+                    FigureVerdict::Same => summary.same += 1,
+                    FigureVerdict::Unknown => summary.unknown += 1,
+                    FigureVerdict::Different if difference.worse => summary.worse += 1,
+                    FigureVerdict::Different if figure.worse == Worse::Neither => {
+                        summary.neither += 1;
+                    }
+                    FigureVerdict::Different => summary.better += 1,
                 }
             }
             summary

@@ -2,7 +2,8 @@
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict, Figure,
-    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, OddProfile, Outcome, Overlay,
+    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, OddProfile, Outcome, Outlier, Overlay,
+    Worse,
 };
 
 use textwrap::core::display_width;
@@ -88,13 +89,30 @@ pub(crate) fn difference(difference: &FigureDifference, unit: &str) -> String {
     )
 }
 
-/// Verdict in words: `same`, `worse`, `better`, `undecided`.
-pub(crate) const fn verdict(difference: &FigureDifference) -> &'static str {
-    match (difference.verdict, difference.worse) {
-        (FigureVerdict::Same, _) => "same",
-        (FigureVerdict::Unknown, _) => "undecided",
-        (FigureVerdict::Different, true) => "worse",
-        (FigureVerdict::Different, false) => "better",
+/// Verdict in words: `same`, `worse`, `better`, `undecided`; `higher` or `lower` where neither is
+/// worse.
+pub(crate) fn verdict(figure: &ComparedFigure, difference: &FigureDifference) -> &'static str {
+    match difference.verdict {
+        FigureVerdict::Same => "same",
+        FigureVerdict::Unknown => "undecided",
+        FigureVerdict::Different => {
+            let neutral = figure.worse == Worse::Neither;
+            direction(difference.worse, neutral, difference.absolute)
+        }
+    }
+}
+
+/// Verdict on an outlier in words, as that on a difference.
+pub(crate) const fn outlier_verdict(outlier: &Outlier) -> &'static str {
+    direction(outlier.worse, outlier.neutral, outlier.relative)
+}
+
+const fn direction(worse: bool, neutral: bool, change: f64) -> &'static str {
+    match (worse, neutral) {
+        (true, _) => "worse",
+        (false, true) if change > 0.0 => "higher",
+        (false, true) => "lower",
+        (false, false) => "better",
     }
 }
 

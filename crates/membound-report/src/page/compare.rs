@@ -177,6 +177,7 @@ fn tiles(summary: &ComparisonSummary) -> Markup {
             }
             (tile("worse", summary.worse))
             (tile("better", summary.better))
+            @if summary.neither > 0 { (tile("neither worse nor better", summary.neither)) }
             @if summary.unknown > 0 { (tile("undecided", summary.unknown)) }
             @if summary.missing > 0 { (tile("in one of the two only", summary.missing)) }
         }
@@ -217,7 +218,7 @@ fn figure_row(figure: &ComparedFigure, column: usize) -> Markup {
                         " " small { "[" (facts::change(low)) ", " (facts::change(high)) "]" }
                     }
                 }
-                @let verdict = facts::verdict(&difference);
+                @let verdict = facts::verdict(figure, &difference);
                 td { @if verdict == "worse" { span.differs { (verdict) } } @else { (verdict) } }
             } @else { td { } td { } }
         }
@@ -560,7 +561,8 @@ fn outliers(outliers: &[Outlier], label: &str) -> Markup {
                             td { (facts::value(outlier.median, &outlier.unit)) }
                             td { (facts::change(outlier.relative)) }
                             td { (units::number(outlier.sigmas.abs())) }
-                            td { @if outlier.worse { span.differs { "worse" } } @else { "better" } }
+                            @let verdict = facts::outlier_verdict(outlier);
+                            td { @if outlier.worse { span.differs { (verdict) } } @else { (verdict) } }
                         }
                     }
                 }

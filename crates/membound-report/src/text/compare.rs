@@ -121,6 +121,7 @@ fn count(summary: &membound_types::ComparisonSummary) -> String {
     for (number, what) in [
         (summary.worse, "worse"),
         (summary.better, "better"),
+        (summary.neither, "neither worse nor better"),
         (summary.unknown, "undecided"),
         (summary.missing, "in one of the two only"),
     ] {
@@ -154,7 +155,7 @@ fn row(table: &mut Table, figure: &ComparedFigure, column: usize) {
         interval.map_or_else(String::new, |(low, high)| {
             format!("[{}, {}]", facts::change(low), facts::change(high))
         }),
-        difference.map_or_else(String::new, |it| facts::verdict(&it).to_owned()),
+        difference.map_or_else(String::new, |it| facts::verdict(figure, &it).to_owned()),
     ]);
 }
 
@@ -472,7 +473,7 @@ fn odd(out: &mut Out, profile: &OddProfile, shown: Shown) {
             facts::value(outlier.median, &outlier.unit),
             facts::change(outlier.relative),
             units::number(outlier.sigmas.abs()),
-            if outlier.worse { "worse" } else { "better" }.to_owned(),
+            facts::outlier_verdict(outlier).to_owned(),
         ]);
     }
     if !table.is_empty() {

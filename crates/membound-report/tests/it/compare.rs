@@ -179,8 +179,8 @@ fn a_bad_host_is_named_first_with_all_its_outliers() {
         "node17",
         "a slow or missing DIMM",
         "powersave (usual: performance)",
-        "16 outliers, 15 for the worse",
-        "4 more outliers",
+        "17 outliers, 15 for the worse",
+        "5 more outliers",
         "the part bandwidth",
         "Too few profiles",
     ] {

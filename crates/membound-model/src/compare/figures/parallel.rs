@@ -144,6 +144,7 @@ mod tests {
 
     use super::*;
     use crate::compare::compare;
+    use crate::compare::guard;
     use crate::compare::view::NamedProfile;
 
     fn window(filler: Filler, limited_by: &str, fillers: u32, each: f64) -> WindowLimit {
@@ -182,6 +183,26 @@ mod tests {
                 },
                 ..ProfileView::default()
             },
+        }
+    }
+
+    #[test]
+    fn a_window_of_another_size_is_neither_worse_nor_better() {
+        for (first, later) in [(138, 200), (200, 138)] {
+            let of = |file, fillers| {
+                profile(
+                    file,
+                    vec![window(Filler::Mask, "mask registers", fillers, 1.0)],
+                )
+            };
+            let found = compare(&[of("a.json", first), of("b.json", later)], None);
+            let summary = &found.summaries[0];
+            assert_eq!(
+                (summary.worse, summary.better, summary.neither),
+                (0, 0, 1),
+                "{first} to {later}"
+            );
+            assert!(!guard::judge(&found, 5.0).exceeded);
         }
     }
 

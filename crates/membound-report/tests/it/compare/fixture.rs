@@ -62,10 +62,11 @@ pub(crate) fn two_profiles() -> Comparison {
     ];
     comparison.summaries = vec![ComparisonSummary {
         profile: "H0G1".into(),
-        compared: 5,
+        compared: 6,
         same: 1,
         worse: 2,
         better: 1,
+        neither: 1,
         unknown: 1,
         missing: 1,
     }];
@@ -284,7 +285,7 @@ fn figure(
                 worse: match worse {
                     Worse::Higher => later > first,
                     Worse::Lower => later < first,
-                    Worse::Any => later != first,
+                    Worse::Neither => false,
                 },
             }),
         ],
@@ -326,6 +327,14 @@ fn figures() -> Vec<ComparedFigure> {
             "cycles",
             Worse::Higher,
             [700.0, 2500.0],
+            different,
+        ),
+        figure(
+            "mlp.thp.local.window.mask_entries",
+            "mask fillers: mask registers, thp",
+            "",
+            Worse::Neither,
+            [138.0, 150.0],
             different,
         ),
         figure(
@@ -546,7 +555,7 @@ fn usual(name: &str, title: &str, unit: &str, median: f64, share: f64) -> FleetF
         part: name.split('.').next().unwrap_or_default().into(),
         title: title.into(),
         unit: unit.into(),
-        worse: Worse::Any,
+        worse: Worse::Neither,
         count: 40,
         median,
         robust_sigma: share * median,
@@ -565,6 +574,7 @@ fn slow_host() -> OddProfile {
         sigmas: 100.0 * (value / median).ln(),
         relative: value / median - 1.0,
         worse: true,
+        neutral: false,
     };
     let mut outliers = vec![outlier(
         "levels.DRAM.latency_ns",
@@ -585,6 +595,17 @@ fn slow_host() -> OddProfile {
     outliers.push(Outlier {
         worse: false,
         ..outlier("clock.core_hz", "core clock", "Hz", 4.9e9, 4.06e9)
+    });
+    outliers.push(Outlier {
+        worse: false,
+        neutral: true,
+        ..outlier(
+            "mlp.thp.local.rob_entries",
+            "reorder buffer, thp",
+            "",
+            256.0,
+            224.0,
+        )
     });
     OddProfile {
         file: "fleet/node17.json".into(),
