@@ -34,6 +34,13 @@ pub(crate) fn title(comparison: &Comparison, index: usize, most_columns: usize) 
     }
 }
 
+/// A row's condition without the name of its profile, for a row that names the profile elsewhere.
+pub(crate) fn condition_within(row: &ConditionRow) -> &str {
+    let rest = row.condition.strip_prefix(&row.profile);
+    rest.and_then(|rest| rest.strip_prefix(", "))
+        .unwrap_or(&row.condition)
+}
+
 /// Entry of a figure for profile `column`; `None` if there is none.
 pub(crate) fn at<T: Copy>(of_profiles: &[Option<T>], column: usize) -> Option<T> {
     of_profiles.get(column).copied().flatten()

@@ -379,7 +379,7 @@ fn size(value: f64) -> String {
 fn conditions(comparison: &Comparison) -> Markup {
     html! {
         p.reading { "Effective memory-level parallelism is one less than the number of loads at once that take as long as two in sequence. Times are core cycles; a range is the middle half of the batches; the overhead is that of one load over the first row." }
-        div.scroll tabindex="0" role="group" aria-label="conditions" {
+        div.scroll.wide tabindex="0" role="group" aria-label="conditions" {
             table {
                 thead { tr {
                     th scope="col" { "profile" } th scope="col" { "condition" } th scope="col" { "effective MLP" }
@@ -391,10 +391,10 @@ fn conditions(comparison: &Comparison) -> Markup {
                         @let text = facts::condition(row, index == 0);
                         tr {
                             td { (row.profile) }
-                            th scope="row" { (row.condition) }
-                            td { b { (text.mlp) } " " small { (text.interval) } }
+                            th scope="row" { (facts::condition_within(row)) }
+                            td.wraps { b { (text.mlp) } " " small { (text.interval) } }
                             td { (text.throughput) }
-                            td { (text.one) } td { (text.pair) } td { (text.loads) } td { (text.time) } td { (text.overhead) }
+                            td { (text.one) } td { (text.pair) } td { (text.loads) } td.wraps { (text.time) } td.wraps { (text.overhead) }
                         }
                     }
                 }

@@ -1,8 +1,10 @@
 //! `compare` on a terminal: differences first, then curves, conditions and the fleet.
 
+use std::collections::HashSet;
+
 use membound_types::{
-    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
-    OddProfile, Overlay, OverlayPoint,
+    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ConditionRow, CurveVerdict,
+    FleetGroup, OddProfile, Overlay, OverlayPoint,
 };
 
 use super::Style;
@@ -267,6 +269,45 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         "parallel loads by condition",
         "cycles; MLP + 1 loads at once take as long as two in sequence",
     );
+    // The letter alone names the profile where conditions would be cut to the same text.
+    let named: [fn(&ConditionRow) -> &str; 2] = [|row| &row.condition, facts::condition_within];
+    let laid_out = named.map(|name| {
+        let lines = condition_table(comparison, name).lines(out.width());
+        (name, lines)
+    });
+    let distinct = |lines: &[String]| {
+        let mut cut = lines.iter().filter_map(|line| line.split_once('…'));
+        let mut seen = HashSet::new();
+        cut.all(|(kept, _)| seen.insert(kept))
+    };
+    let [whole, short] = laid_out;
+    let (name, lines) = if distinct(&whole.1) { whole } else { short };
+    out.laid_out(lines);
+    let mut intervals = Vec::new();
+    for (index, row) in comparison.conditions.iter().enumerate() {
+        let text = facts::condition(row, index == 0);
+        if !text.interval.is_empty() {
+            let letter = column_letter(comparison, &row.profile);
+            intervals.push(format!("{letter} {} {}", name(row), text.interval));
+        }
+    }
+    if !intervals.is_empty() {
+        out.note(&format!(
+            "95 % intervals of the MLP: {}",
+            intervals.join("; ")
+        ));
+    }
+    let noise = facts::placement_noise(comparison, |row| {
+        let letter = column_letter(comparison, &row.profile);
+        format!("{letter} {}", name(row))
+    });
+    if let Some(noise) = noise {
+        out.note(&noise);
+    }
+}
+
+/// The table of conditions, which `name` names.
+fn condition_table(comparison: &Comparison, name: fn(&ConditionRow) -> &str) -> Table {
     let mut table = Table::new()
         .words("")
         .words("condition")
@@ -276,16 +317,11 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .column("N", Align::Right, 1)
         .figures("MLP + 1 loads")
         .figures("overhead");
-    let mut intervals = Vec::new();
     for (index, row) in comparison.conditions.iter().enumerate() {
         let text = facts::condition(row, index == 0);
-        let letter = column_letter(comparison, &row.profile);
-        if !text.interval.is_empty() {
-            intervals.push(format!("{letter} {} {}", row.condition, text.interval));
-        }
         table.row([
-            letter,
-            row.condition.clone(),
+            column_letter(comparison, &row.profile),
+            name(row).to_owned(),
             text.mlp,
             text.one,
             text.pair,
@@ -294,20 +330,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
             text.overhead,
         ]);
     }
-    out.table(&table);
-    if !intervals.is_empty() {
-        out.note(&format!(
-            "95 % intervals of the MLP: {}",
-            intervals.join("; ")
-        ));
-    }
-    let noise = facts::placement_noise(comparison, |row| {
-        let letter = column_letter(comparison, &row.profile);
-        format!("{letter} {}", row.condition)
-    });
-    if let Some(noise) = noise {
-        out.note(&noise);
-    }
+    table
 }
 
 /// Draws a curve under all conditions in one picture.

@@ -124,7 +124,12 @@ impl Out {
     }
 
     pub(super) fn table(&mut self, table: &Table) {
-        let mut lines = table.lines(self.style.width).into_iter();
+        self.laid_out(table.lines(self.style.width));
+    }
+
+    /// Adds the lines of a table: its header and its rows.
+    pub(super) fn laid_out(&mut self, lines: Vec<String>) {
+        let mut lines = lines.into_iter();
         if let Some(header) = lines.next() {
             self.push(&header, Emphasis::Dim);
         }

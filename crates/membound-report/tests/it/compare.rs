@@ -75,6 +75,42 @@ fn labels_stand_over_the_columns_and_in_the_documents_table() {
 }
 
 #[test]
+fn conditions_of_long_labels_stay_distinct_on_narrow_terminals() {
+    let mut comparison = fixture::two_profiles();
+    let labels = ["placement=free", "placement=own-cpus"];
+    for (profile, name) in comparison.profiles.iter_mut().zip(labels) {
+        profile.name = name.into();
+    }
+    let rows: Vec<_> = labels
+        .iter()
+        .flat_map(|name| ["thp", "4k"].map(|pages| (name, pages)))
+        .map(|(name, pages)| {
+            let mut row = comparison.conditions[0].clone();
+            row.profile = (*name).into();
+            row.condition = format!("{name}, {pages} pages");
+            row
+        })
+        .collect();
+    comparison.conditions = rows;
+    for width in [60, 80] {
+        let style = Style {
+            width,
+            ..Style::default()
+        };
+        let text = text::comparison(&comparison, Shown::Differences, style);
+        let mut names: Vec<Vec<&str>> = text
+            .lines()
+            .skip_while(|line| !line.contains("one load"))
+            .skip(1)
+            .take(4)
+            .map(|line| line.split("  ").take(2).collect())
+            .collect();
+        names.dedup();
+        assert_eq!(names.len(), 4, "{text}");
+    }
+}
+
+#[test]
 fn the_documents_table_has_ranges_fractions_and_words() {
     let text = shown(&fixture::two_profiles());
     for part in [
