@@ -8,6 +8,20 @@ pub const NO_VALUE: &str = "n/a";
 
 const BINARY_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
+/// Formats a p-value: `p = 0.62`, `p = 0.004`, `p < 0.001`.
+#[must_use]
+pub fn p_value(p: f64) -> String {
+    if !p.is_finite() {
+        format!("p {NO_VALUE}")
+    } else if p < 0.001 {
+        "p < 0.001".to_owned()
+    } else if p < 0.0995 {
+        format!("p = {p:.3}")
+    } else {
+        format!("p = {:.2}", p.min(1.0))
+    }
+}
+
 /// Formats a size: `48 KiB`, `1.5 MiB`, `11.3 MiB`.
 #[must_use]
 pub fn bytes(size_bytes: u64) -> String {

@@ -281,6 +281,13 @@ pub struct SequentialLine {
     pub bend: Option<SequentialBend>,
 }
 
+impl SequentialLine {
+    /// p-value below which the times do not count as a straight line.
+    pub const MAX_BENT_P_VALUE: f64 = 0.01;
+    /// Relative change of the slope up to which a bend is not reported.
+    pub const MAX_UNREPORTED_SLOPE_CHANGE: f64 = 0.02;
+}
+
 /// Two lines that meet at a number of loads, for sequential loads whose times are not on one line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SequentialBend {

@@ -11,11 +11,6 @@ use super::around;
 use crate::bend::{self, Bend};
 use crate::stats::{median, robust_line, student_95};
 
-/// p-value below which the times do not count as a straight line.
-const MAX_BENT_P_VALUE: f64 = 0.01;
-/// Relative change of the slope up to which a bend is not reported.
-const MAX_UNREPORTED_SLOPE_CHANGE: f64 = 0.02;
-
 /// Fits T(n) = n·M + C to (n, cycles) of sequential loads (chapter 3.2 of the document).
 ///
 /// Ordinary least squares without outliers ([`robust_line`]); intervals are Student's for the
@@ -69,8 +64,9 @@ pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialLine> {
 /// True if a bend is more than chance, and large enough to matter.
 fn is_bent(bend: &Bend) -> bool {
     let (before, after) = (bend.before.slope, bend.after.slope);
-    bend.p_value < MAX_BENT_P_VALUE
-        && (after - before).abs() > MAX_UNREPORTED_SLOPE_CHANGE * before.abs().max(after.abs())
+    bend.p_value < SequentialLine::MAX_BENT_P_VALUE
+        && (after - before).abs()
+            > SequentialLine::MAX_UNREPORTED_SLOPE_CHANGE * before.abs().max(after.abs())
 }
 
 /// Both parts of a bent line through the times of `lengths` loads, which ascend.

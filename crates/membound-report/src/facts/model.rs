@@ -269,13 +269,7 @@ const SMALL_SHARE: f64 = 0.02;
 
 /// Result of the test whether constants vanish, beginning with their symbols.
 pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
-    let p = if test.p_value < 0.001 {
-        "p < 0.001".to_owned()
-    } else if test.p_value.is_finite() {
-        format!("p = {:.3}", test.p_value.min(1.0))
-    } else {
-        format!("p {}", units::NO_VALUE)
-    };
+    let p = units::p_value(test.p_value);
     // With noisy data, even large constants may not differ significantly from zero.
     let verdict = match test.vanish {
         true if test.largest_share <= SMALL_SHARE => "vanish in good approximation",

@@ -7,17 +7,20 @@ use crate::units;
 
 /// Whether T(n) is a line, in words, with a caution if it is not.
 pub(crate) fn line_verdict(line: &SequentialLine) -> String {
-    let p_value = |p: f64| {
-        if p < 0.001 {
-            "p < 0.001".to_owned()
-        } else {
-            format!("p = {p:.2}")
-        }
-    };
+    let p_value = units::p_value;
     match (&line.bend, line.bend_p_value) {
         (Some(bend), Some(p)) => format!("bends at n = {} ({})", bend.at_loads, p_value(p)),
         (Some(bend), None) => format!("bends at n = {}", bend.at_loads),
-        (None, Some(p)) => format!("holds ({})", p_value(p)),
+        (None, Some(p)) if p < SequentialLine::MAX_BENT_P_VALUE => format!(
+            "holds: slopes differ by less than {} % ({})",
+            units::compact(100.0 * SequentialLine::MAX_UNREPORTED_SLOPE_CHANGE),
+            p_value(p)
+        ),
+        (None, Some(p)) => format!(
+            "holds ({}, limit {})",
+            p_value(p),
+            SequentialLine::MAX_BENT_P_VALUE
+        ),
         (None, None) => "not tested: too few n".to_owned(),
     }
 }
@@ -155,6 +158,23 @@ mod tests {
                 left_out: 0,
             }),
         }
+    }
+
+    #[test]
+    fn a_verdict_on_a_line_states_its_limit() {
+        let check = |p: f64, expected: &str| {
+            let line = SequentialLine {
+                bend: None,
+                bend_p_value: Some(p),
+                ..bent(figure(0.0, 1.0))
+            };
+            assert_eq!(line_verdict(&line), expected);
+        };
+        check(0.62, "holds (p = 0.62, limit 0.01)");
+        check(0.04, "holds (p = 0.040, limit 0.01)");
+        check(0.002, "holds: slopes differ by less than 2 % (p = 0.002)");
+        let bent = bent(figure(0.0, 1.0));
+        assert_eq!(line_verdict(&bent), "bends at n = 9 (p < 0.001)");
     }
 
     fn readings(one: f64, overhead: Figure) -> Vec<String> {
