@@ -209,8 +209,12 @@ fn figure_row(figure: &ComparedFigure, column: usize) -> Markup {
         tr title=(figure.name) {
             td { (figure.part) }
             th scope="row" { (figure.title) }
-            td { (facts::value_at(figure, 0)) }
-            td { (facts::value_at(figure, column)) }
+            @for profile in [0, column] {
+                td {
+                    (facts::value_at(figure, profile))
+                    @if let Some(interval) = facts::wide_interval(figure, profile) { " " small { (interval) } }
+                }
+            }
             @if let Some(difference) = facts::at(&figure.differences, column) {
                 td {
                     (facts::difference(&difference, &figure.unit))

@@ -169,6 +169,7 @@ fn differing(out: &mut Out, comparison: &Comparison, column: usize) {
     }
     if !table.is_empty() {
         out.table(&table);
+        intervals(out, found.iter().take(MAX_ROWS).copied(), column);
     }
     if found.len() > MAX_ROWS {
         out.note(&format!("… and {} more (--all)", found.len() - MAX_ROWS));
@@ -184,6 +185,22 @@ fn everything(out: &mut Out, comparison: &Comparison, column: usize) {
     }
     if !table.is_empty() {
         out.table(&table);
+        intervals(out, comparison.figures.iter(), column);
+    }
+}
+
+/// Lists the wide intervals of figures in the first profile and in `column`.
+fn intervals<'a>(out: &mut Out, figures: impl Iterator<Item = &'a ComparedFigure>, column: usize) {
+    let of = |figure: &ComparedFigure| {
+        let both = [0, column].map(|column| facts::wide_interval(figure, column));
+        both.iter().any(Option::is_some).then(|| {
+            let [first, later] = both.map(|it| it.unwrap_or_else(|| "–".to_owned()));
+            format!("{} {first} and {later}", figure.title)
+        })
+    };
+    let found: Vec<String> = figures.filter_map(of).collect();
+    if !found.is_empty() {
+        out.note(&format!("95 % intervals: {}", found.join("; ")));
     }
 }
 
