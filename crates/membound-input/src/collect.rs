@@ -111,6 +111,7 @@ impl Collector {
                     data: self.data,
                     stride_bytes,
                     page: conditions.page,
+                    caches: Vec::new(),
                     observations: Vec::new(),
                     notes: Vec::new(),
                 });

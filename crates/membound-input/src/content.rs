@@ -1,6 +1,6 @@
 //! The values read from a file.
 
-use membound_types::{FitData, MachineProfile, Model, Observation, PageKind};
+use membound_types::{Cache, FitData, MachineProfile, Model, Observation, PageKind};
 
 use crate::traffic::LoadedCurve;
 
@@ -28,6 +28,9 @@ pub struct Curve {
     pub stride_bytes: Option<u64>,
     /// Page kind, if the file states it.
     pub page: Option<PageKind>,
+    /// Caches that the file declares for the machine; empty for a file of another tool, and for a machine
+    /// profile, which has them itself.
+    pub caches: Vec<Cache>,
     /// The values, sorted by area, then window.
     pub observations: Vec<Observation>,
     /// Notes on omissions and assumptions, one sentence each.

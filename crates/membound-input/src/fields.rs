@@ -6,7 +6,7 @@
 
 use serde::Deserialize;
 
-use membound_types::{Access, CpuId, LatencyPoint, NodePolicy, PageKind, Pattern};
+use membound_types::{Access, Cache, CpuId, LatencyPoint, NodePolicy, PageKind, Pattern};
 use membound_types::{PrefetchState, Samples, WindowKernel, WindowPoint};
 
 /// The fields of the part `latency` that a curve uses.
@@ -23,6 +23,15 @@ pub(crate) struct Windows {
     pub(crate) points: Vec<Drawn>,
     #[serde(default)]
     pub(crate) skipped: Vec<String>,
+    #[serde(default)]
+    pub(crate) machine: Declared,
+}
+
+/// The fields of `machine` that say what the machine declares.
+#[derive(Default, Deserialize)]
+pub(crate) struct Declared {
+    #[serde(default)]
+    pub(crate) caches: Vec<Cache>,
 }
 
 /// A point of a latency curve.

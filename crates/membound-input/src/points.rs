@@ -90,7 +90,11 @@ pub(crate) fn of_windows(windows: &Windows, incomplete: bool) -> Result<Vec<Curv
     for (index, point) in windows.points.iter().enumerate() {
         push_window(&mut collector, point).map_err(|wrong| wrong.at("", index))?;
     }
-    finish(collector, &windows.skipped, incomplete)
+    let mut curves = finish(collector, &windows.skipped, incomplete)?;
+    for curve in &mut curves {
+        curve.caches.clone_from(&windows.machine.caches);
+    }
+    Ok(curves)
 }
 
 /// Checks that every point of a profile's curves is plausible.

@@ -2,7 +2,8 @@
 
 use membound_input::{Content, Curve, curves_of_profile};
 use membound_types::{
-    Disturbance, FitData, Latency, MachineProfile, Outcome, Pattern, PrefetchTaint, Window,
+    Cache, CacheKind, Disturbance, FitData, Latency, MachineProfile, Outcome, Pattern,
+    PrefetchTaint, Window,
 };
 use serde_json::{Value, json};
 
@@ -59,7 +60,23 @@ fn a_latency_document_becomes_a_curve_for_each_set_of_conditions() {
 
 #[test]
 fn a_window_document_becomes_a_curve_for_each_set_of_conditions() {
-    let curves = curves(&samples::json(&windows(some_windows())));
+    let mut document = windows(some_windows());
+    document.machine.caches = vec![Cache {
+        level: 2,
+        kind: CacheKind::Unified,
+        size_bytes: 1 << 20,
+        line_bytes: Some(64),
+        ways: None,
+        shared_by: Vec::new(),
+        source: "sysfs".to_owned(),
+    }];
+    let curves = curves(&samples::json(&document));
+    // After which levels found in the windows are named.
+    assert!(
+        curves
+            .iter()
+            .all(|curve| curve.caches == document.machine.caches)
+    );
     let found: Vec<_> = curves
         .iter()
         .map(|curve| (curve.series.as_str(), curve.observations.len()))

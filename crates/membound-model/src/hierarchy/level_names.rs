@@ -18,7 +18,6 @@ pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
     let declared = declared(caches);
     let ends: Vec<Option<u64>> = levels.iter().map(|level| level.size_bytes).collect();
     let chosen = matched(&ends, &declared).chosen;
-    let last = levels.len().saturating_sub(1);
     let innermost = chosen.first().map(|(_, cache)| declared[*cache].level);
     let mut inside: Option<usize> = None;
     let mut unmatched = 0;
@@ -34,11 +33,11 @@ pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
         unmatched += 1;
         let outermost = inside.is_some_and(|cache| cache + 1 == declared.len());
         let place = match (inside, innermost) {
-            // The level outside the outermost declared cache can only be memory.
-            _ if index == last && unmatched == 1 && outermost => {
+            // Levels outside the outermost declared cache can only be memory: several of them are nodes,
+            // or one of them ends where a TLB's reach does.
+            _ if outermost => {
                 level.kind = LevelKind::Memory;
-                level.name = "DRAM".to_owned();
-                continue;
+                "DRAM".to_owned()
             }
             (Some(cache), _) => format!("past L{}", declared[cache].level),
             (None, Some(innermost)) => format!("before L{innermost}"),
@@ -179,7 +178,7 @@ mod tests {
         check(
             &[46 * KIB, MIB, 30 * MIB, 1024 * MIB],
             &laptop,
-            &["L1", "L2", "L3", "past L3", "past L3 (2)"],
+            &["L1", "L2", "L3", "DRAM", "DRAM (2)"],
         );
     }
 
@@ -195,8 +194,8 @@ mod tests {
                 "before L3 (2)",
                 "before L3 (3)",
                 "L3",
-                "past L3",
-                "past L3 (2)",
+                "DRAM",
+                "DRAM (2)",
             ],
         );
         // No end is near the outermost cache, so the last level may lie in that cache or beyond it.

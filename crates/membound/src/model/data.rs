@@ -147,6 +147,9 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
         }
         let notes = curve.notes.iter().map(|note| format!("{name}: {note}"));
         chosen.notes.extend(notes);
+        if !curve.caches.is_empty() {
+            chosen.known.caches.clone_from(&curve.caches);
+        }
         if let Some(profile) = file.profile() {
             chosen.known.levels.clone_from(&profile.levels);
             chosen.known.caches.clone_from(&profile.machine.caches);
