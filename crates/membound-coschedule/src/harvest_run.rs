@@ -63,8 +63,7 @@ impl CheckedRun {
             true => named_programs::host(),
             false => named_programs::command(&config.command, search)?,
         };
-        let scavengers =
-            named_programs::scavengers(&config.scavenger, search).map_err(Error::Usage)?;
+        let scavengers = named_programs::scavengers(&config.scavenger, search)?;
         if let Some(complaint) = contradiction(&config) {
             return Err(Error::Usage(complaint));
         }

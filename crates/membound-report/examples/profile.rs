@@ -32,7 +32,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let shown = match what.as_str() {
         "page" => page::profile(&profile, &detail).into_bytes(),
-        "listing" => text::listing(&detail, None, style).into_bytes(),
+        "listing" => text::listing(&detail, None, style)
+            .unwrap_or_default()
+            .into_bytes(),
         "comparison" => text::run_comparison(&fixture::comparison(), style).into_bytes(),
         "comparison-page" => page::run_comparison(&fixture::comparison()).into_bytes(),
         "gates" => text::run_comparison(&fixture::gated(), style).into_bytes(),

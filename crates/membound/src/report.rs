@@ -6,13 +6,13 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use membound_analyze::{Extent, Options, OtherMachine, Selection, Sources, Views};
 use membound_report::export::{self, Weight};
 use membound_report::text::Style;
 use membound_report::{By, Grouping, Sort, page, text};
-use membound_types::{MachineProfile, Profile};
+use membound_types::{Detail, MachineProfile, Profile};
 
 use self::selection::Span;
 use crate::machines::bundled;
@@ -278,11 +278,8 @@ fn show(args: &ReportArgs, grouping: Grouping, views: &Views) -> anyhow::Result<
     let text = match args.format {
         ReportFormat::Text => match &args.source {
             Some(function) => {
-                let listing = text::listing(detail, Some(function), style);
-                if listing.is_empty() {
-                    bail!("no sampled function is called `{function}`");
-                }
-                listing
+                let found = text::listing(detail, Some(function), style);
+                found.ok_or_else(|| not_listed(function, detail))?
             }
             None => text::profile(profile, detail, grouping, style),
         },
@@ -299,6 +296,25 @@ fn show(args: &ReportArgs, grouping: Grouping, views: &Views) -> anyhow::Result<
     };
     output::print(&text);
     Ok(())
+}
+
+/// Says that no function with code in the run has `wanted` in its name.
+fn not_listed(wanted: &str, detail: &Detail) -> anyhow::Error {
+    /// Maximum number of functions that the error lists.
+    const NAMED: usize = 8;
+    let functions = detail.listings.iter().map(|it| it.function.as_str());
+    let names: Vec<&str> = functions.take(NAMED).collect();
+    match detail.listings.len().saturating_sub(NAMED) {
+        _ if names.is_empty() => anyhow!("the run holds no code"),
+        0 => anyhow!(
+            "no hot function has `{wanted}` in its name; there are {}",
+            names.join(", ")
+        ),
+        more => anyhow!(
+            "no hot function has `{wanted}` in its name; there are {} and {more} more",
+            names.join(", ")
+        ),
+    }
 }
 
 /// Writes bytes to stdout.

@@ -13,9 +13,10 @@ const MARGIN: usize = 24;
 const AROUND: u32 = 4;
 const TAB: &str = "    ";
 
-/// Formats source and assembly of the hot functions whose name contains `function`, or of all.
+/// Formats source and assembly of the hot functions whose name contains `function`, or of all; `None` if there
+/// is none.
 #[must_use]
-pub fn listing(detail: &Detail, function: Option<&str>, style: Style) -> String {
+pub fn listing(detail: &Detail, function: Option<&str>, style: Style) -> Option<String> {
     let mut out = Out::new(style);
     let mut found = false;
     for listing in &detail.listings {
@@ -24,19 +25,7 @@ pub fn listing(detail: &Detail, function: Option<&str>, style: Style) -> String 
             write(&mut out, listing);
         }
     }
-    match (found, function) {
-        (true, _) => {}
-        (false, Some(wanted)) if !detail.listings.is_empty() => {
-            out.line(&format!(
-                "no hot function has `{wanted}` in its name; these have code here:"
-            ));
-            for listing in &detail.listings {
-                out.note(&listing.function);
-            }
-        }
-        (false, _) => out.line("the run holds no code"),
-    }
-    out.finish()
+    found.then(|| out.finish())
 }
 
 fn write(out: &mut Out, listing: &Listing) {

@@ -237,6 +237,9 @@ fn what_perf_records_is_imported_to_the_last_sample() {
         assert!(run.meta.imported.as_deref().unwrap().contains("cpu-clock"));
         // The program's code is available, so the run says what its samples waited for.
         assert!(!run.attributions.is_empty() && !run.code.is_empty());
+        membound
+            .run("report got.run --source nofunc")
+            .complains(1, &["`nofunc`"]);
         let report = membound.run("report got.run --by function").printed();
         assert!(report.contains("chase"), "{report}");
         // Without latencies, hardly anything is known of the stalled share.
