@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use membound_types::{
     ComparedFigure, ComparedProfile, ComparedValue, Comparison, ComparisonSummary,
-    FigureDifference, FigureVerdict, Kind, SCHEMA_VERSION, Worse,
+    FigureDifference, FigureVerdict, Kind, PageKind, SCHEMA_VERSION, Worse,
 };
 
 use super::figures::{ProfileFigure, figures};
@@ -60,6 +60,15 @@ pub fn compare(
     for (profile, name) in profiles.iter().zip(&names) {
         let own = profile.view.notes.iter();
         notes.extend(own.map(|note| format!("{name}: {note}")));
+        let mut rows = conditions.iter().filter(|row| row.profile == *name);
+        if table::lacks_thp(&profile.view.conditions().labels)
+            && rows.any(|row| row.page == PageKind::Thp)
+        {
+            notes.push(format!(
+                "{name} is labelled guest-thp=off and has times on thp pages: the label did not \
+                 switch them off"
+            ));
+        }
     }
     Comparison {
         schema_version: SCHEMA_VERSION,

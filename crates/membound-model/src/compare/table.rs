@@ -200,25 +200,39 @@ pub(super) fn conditional_title(title: &str, page: PageKind, node: NodePolicy) -
 /// Name of the label for activity of others on the machine, with values `quiet` and `noisy`.
 const PLACEMENT: &str = "placement";
 
+/// Name of the label for transparent huge pages of the guest.
+const GUEST_THP: &str = "guest-thp";
+
+/// Whether the label `name` says that something is switched on or off; `None` for another value or no label.
+fn is_on(labels: &BTreeMap<String, String>, name: &str) -> Option<bool> {
+    match labels.get(name)?.to_lowercase().as_str() {
+        "on" | "always" | "enabled" | "yes" | "1" => Some(true),
+        "off" | "never" | "disabled" | "no" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// True if the labels of a run say that the guest has no transparent huge pages.
+#[must_use]
+pub fn lacks_thp(labels: &BTreeMap<String, String>) -> bool {
+    is_on(labels, GUEST_THP) == Some(false)
+}
+
 /// Labels as words, such as `noisy placement`.
 ///
 /// Labels of host's and guest's huge pages take the document's short form: `H0G1`, where 0 means
 /// enabled.
 pub(super) fn label_words(labels: &BTreeMap<String, String>) -> Vec<String> {
-    let digit = |name: &str| match labels.get(name)?.to_lowercase().as_str() {
-        "on" | "always" | "enabled" | "yes" | "1" => Some(0),
-        "off" | "never" | "disabled" | "no" | "0" => Some(1),
-        _ => None,
-    };
+    let digit = |name: &str| is_on(labels, name).map(|on| u8::from(!on));
     let mut words = Vec::new();
-    let short = digit("host-thp").zip(digit("guest-thp"));
+    let short = digit("host-thp").zip(digit(GUEST_THP));
     if let Some((host, guest)) = short {
         words.push(format!("H{host}G{guest}"));
     }
     for (name, value) in labels {
         if name == PLACEMENT && matches!(value.as_str(), "noisy" | "quiet") {
             words.push(format!("{value} placement"));
-        } else if short.is_none() || (name != "host-thp" && name != "guest-thp") {
+        } else if short.is_none() || (name != "host-thp" && name != GUEST_THP) {
             words.push(format!("{name}={value}"));
         }
     }

@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::Context;
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
+use membound_model::compare::table::lacks_thp;
 use membound_platform::Root;
 use membound_platform::affinity::Pinned;
-use membound_types::{Basis, Figure, MachineProfile, Outcome, PrefetchState};
+use membound_types::{Basis, Figure, MachineProfile, Outcome, PageKind, PrefetchState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{check, parts, plan, switches};
@@ -96,6 +97,12 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
         output::complain(&format!("portable kernels, which are less tight: {reason}"));
         let label = format!("portable, because {reason}");
         labels.entry("kernels".to_owned()).or_insert(label);
+    }
+    if lacks_thp(&labels) && plan::pages(session, args).contains(&PageKind::Thp) {
+        output::complain(
+            "--cond guest-thp=off only labels the run: thp pages are measured as well, since the \
+             kernel gives them (--page 4k leaves them out)",
+        );
     }
     let timer = session.clock.describe(session.core_hz);
     MachineProfile {

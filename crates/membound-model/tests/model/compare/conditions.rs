@@ -167,6 +167,30 @@ fn check_names(labels: &[&[(&str, &str)]], names: &[&str]) {
 }
 
 #[test]
+fn a_label_that_the_measured_pages_contradict_is_noted() {
+    let named = |file: &str, guest, page| NamedProfile {
+        file: file.to_owned(),
+        view: condition(
+            &[("host-thp", "on"), ("guest-thp", guest)],
+            page,
+            &[(2, 220.0, 2.0), (10, 340.0, 2.0), (11, 420.0, 2.0)],
+            (200.0, 4.0),
+            (420.0, 2.0),
+        ),
+    };
+    let check = |page, noted: usize| {
+        let found = compare(
+            &[named("a", "on", PageKind::Thp), named("b", "off", page)],
+            None,
+        );
+        let labels = found.notes.iter().filter(|note| note.contains("guest-thp"));
+        assert_eq!(labels.count(), noted, "{:?}", found.notes);
+    };
+    check(PageKind::Thp, 1);
+    check(PageKind::Base, 0);
+}
+
+#[test]
 fn labels_name_the_profiles_in_the_documents_short_form() {
     let thp = |host, guest| [("host-thp", host), ("guest-thp", guest)];
     check_names(
