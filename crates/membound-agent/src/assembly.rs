@@ -183,8 +183,15 @@ pub(crate) unsafe fn take(address: usize, step: u64) -> u64 {
     word
 }
 
-/// The time stamp counter.
+/// The time stamp counter. The processor may read it before it has completed earlier loads.
 pub(crate) fn time_stamp() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The time stamp counter after all earlier loads have completed.
+pub(crate) fn time_stamp_after_loads() -> u64 {
+    // SAFETY: the instruction changes nothing. The compiler moves no access to memory across it.
+    unsafe { core::arch::asm!("lfence", options(nostack, preserves_flags)) };
+    time_stamp()
 }

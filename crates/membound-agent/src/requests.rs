@@ -75,9 +75,11 @@ fn count_event(offset: usize) {
     word64(memory + offset).fetch_add(1, Ordering::Relaxed);
 }
 
-/// A time stamp that differs from the constants of descriptors' words.
+/// A time stamp that differs from the constants of descriptors' words. It is taken after earlier loads, since
+/// a request waits for loads above all: the processor, which runs ahead, would read the counter at the end of
+/// a request while the request's loads are still on their way.
 fn now() -> u64 {
-    assembly::time_stamp().max(IDLE + 1)
+    assembly::time_stamp_after_loads().max(IDLE + 1)
 }
 
 /// Counts a request that lasted from `begun` to `ended`, both time stamps.
@@ -362,24 +364,35 @@ mod tests {
         (guard, table().unwrap(), words)
     }
 
-    fn counted(words: &[AtomicU64]) -> u64 {
-        let classes = |at: usize| {
+    /// Number of requests by class.
+    fn classes(words: &[AtomicU64]) -> std::vec::Vec<u64> {
+        let all = |at: usize| {
             let first = (at + offset_of!(RequestTimes, classes)) / 8;
-            let classes = &words[first..first + membound_wire::REQUEST_CLASSES];
-            let counts = classes.iter().map(|word| word.load(Ordering::Relaxed));
-            counts.sum::<u64>()
+            words[first..first + membound_wire::REQUEST_CLASSES].iter()
         };
-        classes(offset_of!(Requests, with)) + classes(offset_of!(Requests, without))
+        let [with, without] = [offset_of!(Requests, with), offset_of!(Requests, without)].map(all);
+        let both = with.zip(without);
+        both.map(|(a, b)| a.load(Ordering::Relaxed) + b.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    fn counted(words: &[AtomicU64]) -> u64 {
+        classes(words).iter().sum()
+    }
+
+    /// A new pair of sockets.
+    fn sockets() -> [u64; 2] {
+        let mut pair = [0_i32; 2];
+        // SAFETY: two descriptors are written.
+        let made = unsafe { call(53, [1, 1, 0, (&raw mut pair) as usize, 0, 0]) };
+        assert_eq!(made, 0);
+        pair.map(|descriptor| descriptor as u64)
     }
 
     #[test]
     fn a_request_is_from_the_first_receive_to_the_next_send() {
         let (_alone, table, words) = alone();
-        let mut pair = [0_i32; 2];
-        // SAFETY: two descriptors are written.
-        let made = unsafe { call(53, [1, 1, 0, (&raw mut pair) as usize, 0, 0]) };
-        assert_eq!(made, 0);
-        let socket = pair[0] as u64;
+        let [socket, _] = sockets();
         assert!(begins_with(table, socket));
         receive(table, socket);
         assert!(!begins_with(table, socket));
@@ -390,6 +403,74 @@ mod tests {
         receive(table, socket);
         forget(table, socket, socket);
         assert!(begins_with(table, socket));
+    }
+
+    #[test]
+    fn a_request_lasts_until_its_loads_have_completed() {
+        const LOADS: usize = 8;
+        const ROUNDS: usize = 201;
+        let (_alone, table, words) = alone();
+        let [socket, _] = sockets();
+        // Each line holds the address of the next one; they lie on pages of their own.
+        let mut lines = vec![[0_usize; 512]; LOADS + 1];
+        for index in 0..LOADS {
+            lines[index][0] = (&raw const lines[index + 1][0]) as usize;
+        }
+        let flush = || {
+            for line in &lines {
+                // SAFETY: the line exists.
+                unsafe { core::arch::x86_64::_mm_clflush((&raw const line[0]).cast()) };
+            }
+            // SAFETY: the instruction changes nothing. Without it, loads may be earlier than the flushes.
+            unsafe { core::arch::x86_64::_mm_mfence() };
+        };
+        // In assembly, so that all loads and the next time stamp are in the processor at once.
+        let chase = || {
+            // SAFETY: there are so many lines.
+            unsafe {
+                core::arch::asm!(
+                    ".rept {loads}",
+                    "mov {at}, [{at}]",
+                    ".endr",
+                    loads = const LOADS,
+                    at = inout(reg) &raw const lines[0][0] => _,
+                    options(nostack, readonly, preserves_flags)
+                );
+            }
+        };
+        // SAFETY: the instruction changes nothing.
+        let fence = || unsafe { core::arch::x86_64::_mm_lfence() };
+        let ordered = || {
+            fence();
+            let ticks = assembly::time_stamp();
+            fence();
+            ticks
+        };
+        let mut truth: std::vec::Vec<u64> = (0..ROUNDS)
+            .map(|_| {
+                flush();
+                let begun = ordered();
+                chase();
+                let took = ordered() - begun;
+                flush();
+                receive(table, socket);
+                chase();
+                send(table, socket);
+                took
+            })
+            .collect();
+        truth.sort_unstable();
+        let classes = classes(words);
+        assert_eq!(classes.iter().sum::<u64>(), ROUNDS as u64);
+        let mut below = 0;
+        let median = classes.iter().position(|count| {
+            below += count;
+            below > ROUNDS as u64 / 2
+        });
+        // One tick is a nanosecond to `alone`.
+        let median = membound_wire::request_class_begin(median.unwrap());
+        let truth = truth[ROUNDS / 2];
+        assert!(median > truth / 2, "{median} ticks, in truth {truth}");
     }
 
     #[test]
