@@ -80,6 +80,7 @@ impl Stage<'_> {
             primary_wall_s: Some(wall_s),
             process_cpu_s: self.process_cpu_s(&ordinary),
             options: run_options(self.config, 0, Vec::new()),
+            requests: self.config.requests.as_ref(),
             command: texts(&command.words),
             ordinary,
             missed: vec![note(learned, why)],

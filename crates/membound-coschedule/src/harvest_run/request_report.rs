@@ -4,6 +4,11 @@ use membound_control::durations;
 use membound_launch::{RequestDurations, Requested, RequestsBy};
 use membound_types::{Latencies, LatencySource, Missing, NotMeasured, PrimaryLatency};
 
+/// Why no request of a command without a plan was measured, and what helps.
+const ONLY_PROFILED: &str =
+    "the command was only profiled in this run, and requests are measured where it follows a plan";
+const PLAN_FIRST: &str = "run it again, or make the plan beforehand with --rehearse";
+
 /// What the document says of requests.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RequestReport {
@@ -14,6 +19,7 @@ pub(super) struct RequestReport {
 
 impl RequestReport {
     /// Builds it from the counters; `by` is how requests are recognised, `None` if that was not requested.
+    /// There are no counters where the command was only profiled.
     pub(super) fn of(by: Option<&RequestsBy>, requested: Option<&Requested>) -> Self {
         let mut report = Self::default();
         let Some(by) = by else {
@@ -24,8 +30,10 @@ impl RequestReport {
             );
             return report;
         };
-        let nothing = Requested::default();
-        let requested = requested.unwrap_or(&nothing);
+        let Some(requested) = requested else {
+            report.lacks("primary.latency", ONLY_PROFILED, Some(PLAN_FIRST));
+            return report;
+        };
         let with = latencies(&requested.with);
         let without = latencies(&requested.without);
         if with.is_none() && without.is_none() && requested.spanning == 0 {
@@ -169,22 +177,24 @@ mod tests {
 
     #[test]
     fn missing_latency_has_a_reason() {
-        let reason = |by: Option<RequestsBy>, requested: Requested| {
-            let report = RequestReport::of(by.as_ref(), Some(&requested));
+        let reason = |by: Option<RequestsBy>, requested: Option<Requested>| {
+            let report = RequestReport::of(by.as_ref(), requested.as_ref());
             assert_eq!(fields(&report), ["primary.latency"]);
             assert_eq!(report.latency, None);
             report.missing[0].why.reason.clone()
         };
         let calls = || Some(RequestsBy::Calls("serve".to_owned()));
-        assert_eq!(reason(None, Requested::default()), NotMeasured::NOT_ASKED);
-        assert!(reason(calls(), Requested::default()).contains("no call of serve"));
-        let sockets = reason(Some(RequestsBy::Sockets), Requested::default());
+        let nothing = || Some(Requested::default());
+        assert_eq!(reason(None, nothing()), NotMeasured::NOT_ASKED);
+        assert_eq!(reason(calls(), None), ONLY_PROFILED);
+        assert!(reason(calls(), nothing()).contains("no call of serve"));
+        let sockets = reason(Some(RequestsBy::Sockets), nothing());
         assert!(sockets.contains("system calls of a program's own"));
         let refused = Requested {
             refused: Some("no memory".to_owned()),
             ..Requested::default()
         };
-        assert_eq!(reason(calls(), refused), "no memory");
+        assert_eq!(reason(calls(), Some(refused)), "no memory");
     }
 
     #[test]
