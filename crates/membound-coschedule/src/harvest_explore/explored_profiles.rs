@@ -19,6 +19,7 @@ use super::child_groups::{self, EndFailure};
 use super::sweep_settings::DEFAULT_OVERHEAD_SHARE;
 use crate::document_file;
 use crate::error::one_line;
+use crate::kept_plans::STARTS_OTHERS;
 use crate::named_programs::Program;
 use crate::planning::Files;
 
@@ -94,6 +95,10 @@ impl Profiler<'_> {
         distance_ns: Option<f64>,
         max_overhead: Option<f64>,
     ) -> Result<HarvestPlan, String> {
+        // As a scavenger it would end with an error of its own, which does not show the reason.
+        if role == HarvestRole::Scavenger && data.own_threads().count() > 1 {
+            return Err(STARTS_OTHERS.to_owned());
+        }
         let mut options = Options::new(role);
         options.max_overhead = max_overhead.unwrap_or(DEFAULT_OVERHEAD_SHARE);
         options.limits = distance_ns.map(|bound_ns| Limits {
@@ -299,6 +304,7 @@ impl Plans<'_> {
                 loads: loads(&plan).len() as u64,
             })
         });
+        let made = made.map_err(|why| format!("the {role}: {why}"));
         self.made.borrow_mut().insert(name, made.clone());
         made.map(|made| vec![made.path])
     }
@@ -307,5 +313,51 @@ impl Plans<'_> {
         let path = self.profiler.scratch.join(format!("{name}.json"));
         document_file::write(&path, plan).map_err(|error| one_line(&error))?;
         Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_run::{Process, ProcessId, Thread};
+
+    use super::*;
+
+    #[test]
+    fn a_program_with_threads_is_no_scavenger_and_the_reason_says_so() {
+        let scratch = tempfile::tempdir().unwrap();
+        let thread = |tid| Thread {
+            process: ProcessId(0),
+            tid,
+            name: "worker".to_owned(),
+            start_ns: 0,
+            end_ns: None,
+            cpu_ns: None,
+        };
+        let data = RunData {
+            processes: vec![Process {
+                pid: 7,
+                ..Process::default()
+            }],
+            threads: vec![thread(7), thread(8)],
+            ..RunData::default()
+        };
+        let plans = Plans {
+            profiler: Profiler {
+                membound: PathBuf::new(),
+                machine: None,
+                machine_path: PathBuf::new(),
+                scratch: scratch.path().to_owned(),
+                cancel: &AtomicBool::new(false),
+            },
+            primary: Source::NotNeeded,
+            scavengers: vec![Source::Recorded(Box::new(data))],
+            made: RefCell::default(),
+        };
+        let limited = Limited {
+            distance_ns: 200.0,
+            max_overhead: None,
+        };
+        let why = plans.files(limited).unwrap_err();
+        assert_eq!(why, format!("the scavenger: {STARTS_OTHERS}"));
     }
 }
