@@ -328,7 +328,8 @@ pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
     }
     let sum = |of: fn(&Scavenger) -> f64| -> f64 { run.scavengers.iter().map(of).sum() };
     let in_stalls_s = sum(|it| it.in_stalls_s.unwrap_or(0.0));
-    let elsewhere_s = sum(|it| it.in_waits_s + it.own_thread_s);
+    let in_waits_s = sum(|it| it.in_waits_s);
+    let own_threads_s = sum(|it| it.own_thread_s);
     let beside_s = run.slots.beside_s;
     // The elapsed time of each of several threads is unknown.
     let wall_s = run.primary.wall_s.filter(|_| run.primary.threads == 1);
@@ -343,8 +344,15 @@ pub(crate) fn classes(run: &HarvestRun) -> Vec<Class> {
         Class {
             name: "idle time",
             before_s: idle_s,
-            harvested_s: Some((elsewhere_s - beside_s).max(0.0)),
-            by: "the kernel: own threads, and short waits",
+            harvested_s: Some(in_waits_s),
+            by: "time slices in short waits",
+        },
+        // Not a part of the primary's idle time: own threads run on all CPUs, and after its end.
+        Class {
+            name: "own threads",
+            before_s: None,
+            harvested_s: Some((own_threads_s - beside_s).max(0.0)),
+            by: "the kernel, on any CPU",
         },
         Class {
             name: "other stalls",
@@ -552,7 +560,9 @@ pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
 /// Describes the source of CPU time for scavengers in addition to the stalls, and the reason.
 pub(crate) fn slots(slots: &HarvestSlots) -> String {
     let placement = match slots.mode {
-        SlotMode::Stalls => "scavengers ran in stalls only",
+        SlotMode::Stalls => {
+            "scavengers were given no other hardware threads of the primary's cores"
+        }
         SlotMode::Smt => "scavengers also ran on other hardware threads of the primary's cores",
         SlotMode::Kernel => {
             "at the end scavengers were kept off other hardware threads of the primary's cores"

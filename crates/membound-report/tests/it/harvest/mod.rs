@@ -4,7 +4,7 @@ pub(crate) mod fixture;
 
 use membound_report::page;
 use membound_report::text::{self, Style};
-use membound_types::{HarvestRun, Kind, LatencySource};
+use membound_types::{HarvestRun, HarvestSlots, Kind, LatencySource};
 use serde_json::{Value, json};
 
 use crate::dom::Page;
@@ -183,15 +183,19 @@ fn classes_of_time_are_those_of_document_003() {
         (it.in_stalls_s, it.in_waits_s, it.own_thread_s) = (Some(2.1), 0.5, own_s);
     }
     run.slots.beside_s = 4.2;
-    // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 9 s elsewhere, of
-    // which 4.2 on SMT siblings.
+    // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 1 s in its waits, and
+    // 8 s on their own threads, of which 4.2 on SMT siblings.
     let text = flowing(&run);
     assert!(
         text.contains("memory stalls 7.40 s 5.10 s time slices at yields"),
         "{text}"
     );
     assert!(
-        text.contains("idle time 14.0 s 4.80 s the kernel"),
+        text.contains("idle time 14.0 s 1.00 s time slices in short waits"),
+        "{text}"
+    );
+    assert!(
+        text.contains("own threads – 3.80 s the kernel, on any CPU"),
         "{text}"
     );
     assert!(
@@ -200,11 +204,37 @@ fn classes_of_time_are_those_of_document_003() {
     );
     let page = Page::parse(&page::harvest_run(&run));
     let classes = &page.by_id("classes").expect("the section is there").text;
-    for part in ["idle time", "14.0 s", "4.80 s"] {
+    for part in ["idle time", "14.0 s", "1.00 s", "own threads", "3.80 s"] {
         assert!(classes.contains(part), "{part}: {classes}");
     }
     run.primary.command.clear();
     assert!(!flowing(&run).contains("time that can be harvested"));
+}
+
+#[test]
+fn scavengers_that_ran_on_their_own_threads_did_not_run_in_stalls() {
+    let mut run = fixture::full();
+    run.slots = HarvestSlots {
+        why: "no core has a second hardware thread that may be used".to_owned(),
+        ..HarvestSlots::default()
+    };
+    for it in &mut run.scavengers {
+        (it.in_stalls_s, it.in_waits_s, it.own_thread_s) = (None, 0.0, 40.0);
+    }
+    run.primary.threads = 1;
+    let text = flowing(&run);
+    assert!(!text.contains("in stalls only"), "{text}");
+    assert!(
+        text.contains(
+            "scavengers were given no other hardware threads of the primary's cores: no core has a second \
+             hardware thread"
+        ),
+        "{text}"
+    );
+    // What they had on other CPUs was not the primary's idle time.
+    let (before, _) = text.split_once("own threads – ").expect("it has a row");
+    let (_, idle) = before.rsplit_once("idle time ").expect("it has a row");
+    assert!(idle.contains(" 0.00 s time slices"), "{idle}");
 }
 
 #[test]
