@@ -42,7 +42,7 @@ const PROGRAMS: [(&str, &LazyLock<Fixtures>, &str, &str); 11] = [
     ("with", &PROBLEMS, "triad.c", "-O3 -fprefetch-loop-arrays"),
     ("server", &HARVEST, "server.c", "-O2 -lm"),
     ("scan", &HARVEST, "scan.c", "-O2"),
-    ("chase", &HARVEST, "chase.c", "-O2"),
+    ("schase", &HARVEST, "schase.c", "-O2"),
 ];
 
 /// Copies the page's programs into the directory of `membound`, with a synthetic machine profile, so that nothing
@@ -260,7 +260,7 @@ fn every_exploration_of_the_page_has_its_tables() {
         .filter(|it| part_of(it) == Part::Exploration)
     {
         // These tables are about settings, not about a program: one that ends at once gives them all.
-        let programs = ["./program", "./server", "./chase", "./scan"];
+        let programs = ["./program", "./server", "./schase", "./scan"];
         let ends_at_once = |line: String, name: &&str| line.replace(*name, "true");
         let line = short(&programs.iter().fold(command.clone(), ends_at_once));
         let finished = run(&membound, &line);
@@ -276,4 +276,22 @@ fn every_exploration_of_the_page_has_its_tables() {
             assert_eq!(sweep.rows.is_empty(), sweep.missing.is_some(), "{line}");
         }
     }
+}
+
+#[test]
+fn copies_of_the_pages_program_run_at_once() {
+    let membound = Membound::new();
+    if with_programs(&membound).is_none() {
+        return;
+    }
+    let commands = commands();
+    let command = commands.iter().find(|it| it.contains("--sweep chases"));
+    let line = short(command.expect("the page has it"));
+    let finished = run(&membound, &line);
+    assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
+    let text = fs::read_to_string(membound.home.path().join("explored.json")).unwrap();
+    let document: membound_types::HarvestExplore = serde_json::from_str(&text).unwrap();
+    let rows = document.sweeps.iter().flat_map(|sweep| &sweep.rows);
+    let failed: Vec<_> = rows.filter(|row| row.failed.is_some()).collect();
+    assert!(failed.is_empty(), "{line}: {failed:#?}");
 }

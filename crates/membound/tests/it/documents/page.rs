@@ -98,6 +98,7 @@ pub(super) fn short(command: &str) -> String {
     let mut line = command
         .replace(" 2000 ", " 1 ")
         .replace(" 5000 ", " 400 ")
+        .replace("./schase 16M 5000000", "./schase 4M 1000000")
         .replace("./program", "./program 2 60")
         .replace("./server", "./server both 32M 1024 3000 1400")
         .replace("-- ./scan", "-- ./scan 20000");
