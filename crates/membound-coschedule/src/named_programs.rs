@@ -114,7 +114,8 @@ fn find(name: &OsString, search: Option<&OsStr>) -> Result<PathBuf, Error> {
     if path.components().count() > 1 && is_object(path) {
         return Ok(path.to_owned());
     }
-    let found = membound_launch::find(name, search).map_err(Error::CannotRun)?;
+    let found = membound_launch::find(name, search);
+    let found = found.map_err(|error| Error::Usage(error.to_string()))?;
     Ok(std::path::absolute(&found)?)
 }
 

@@ -723,6 +723,9 @@ fn blocks_around_a_loop_are_counted_at_the_program_s_own_speed() {
     let (rows, cpu_ns) = (alone.values().map(|counts| most(counts)))
         .fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1));
     assert!(rows > 1000, "{alone:?} {slowed:?} {:?}", recorded.data.gaps);
+    // A window may have been open while the program had not begun, or had ended.
+    slowed.retain(|_, counts| most(counts).0 > 0);
+    assert!(!slowed.is_empty(), "{:?}", recorded.data.gaps);
     for counts in slowed.values() {
         let rows = counts.iter().filter(|it| it.0 < most(counts).0 / 100);
         let rows = rows.map(|it| it.0).max().unwrap_or(0);

@@ -221,13 +221,6 @@ fn a_machine_that_was_never_measured_is_not_measured_for_a_harvest() {
 }
 
 #[test]
-fn a_scavenger_that_is_not_there_is_no_wrong_usage() {
-    Membound::new()
-        .run("harvest run --scavenger ./no-such-scavenger -- true")
-        .complains(127, &["./no-such-scavenger", "not found"]);
-}
-
-#[test]
 fn what_a_harvest_cannot_write_is_found_before_anything_runs() {
     let membound = Membound::new();
     machine(&membound);
