@@ -426,7 +426,7 @@ mod tests {
         };
         // In assembly, so that all loads and the next time stamp are in the processor at once.
         let chase = || {
-            // SAFETY: there are so many lines.
+            // SAFETY: each line but the last holds the address of the next one, and `LOADS` of them are followed.
             unsafe {
                 core::arch::asm!(
                     ".rept {loads}",

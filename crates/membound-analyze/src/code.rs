@@ -8,7 +8,7 @@ use membound_types::CodeRow;
 use crate::context::Context;
 use crate::places::LineId;
 use crate::program_lines::program_lines;
-use crate::rows::{self, by_frame};
+use crate::rows::{self, TimesOf, by_frame, most};
 
 /// Rows by function; an inlined function counts for the function that it is inlined into.
 pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
@@ -28,16 +28,6 @@ pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
         }
     });
     sorted(rows.collect())
-}
-
-/// Time in nanoseconds by a function or module of a source line.
-type TimesOf<K> = BTreeMap<K, f64>;
-
-/// Key with the longest time; of equal ones, the first.
-fn most<K: Copy>(times: &TimesOf<K>) -> Option<K> {
-    let longest = |most: (K, f64), one: (K, f64)| if one.1 > most.1 { one } else { most };
-    let times = times.iter().map(|(of, time_ns)| (*of, *time_ns));
-    times.reduce(longest).map(|(of, _)| of)
 }
 
 /// Rows by source line: the innermost line, wherever it is inlined. A line may belong to several functions

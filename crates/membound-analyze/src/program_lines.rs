@@ -3,8 +3,6 @@
 //! The hottest line of a program that uses containers is often in a header: a comparison of keys, say. What its
 //! author can change is the line that called it, through inlined functions or not.
 
-use std::collections::BTreeMap;
-
 use membound_run::{FrameId, Location, StackId};
 use membound_types::ProgramLine;
 use rustc_hash::FxHashMap;
@@ -12,6 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::alloc_frames;
 use crate::context::Context;
 use crate::places::{LineId, Places};
+use crate::rows::{TimesOf, most};
 
 /// Share of a line's samples that the program's line must have; else there is no one line to name.
 const MIN_SHARE: f64 = 0.5;
@@ -24,7 +23,7 @@ pub(crate) fn program_lines(context: &Context<'_>) -> FxHashMap<LineId, ProgramL
     let run = context.run;
     let places = &context.places;
     // Time of all samples, and by line of the program.
-    let mut times: FxHashMap<LineId, (f64, BTreeMap<Named<'_>, f64>)> = FxHashMap::default();
+    let mut times: FxHashMap<LineId, (f64, TimesOf<Named<'_>>)> = FxHashMap::default();
     let mut callers = FxHashMap::default();
     for sample in &run.samples {
         if !context.is_selected(sample.thread) {
@@ -54,12 +53,10 @@ pub(crate) fn program_lines(context: &Context<'_>) -> FxHashMap<LineId, ProgramL
             }
         }
     }
-    let most = |(line, (all_ns, by_line)): (LineId, (f64, BTreeMap<Named<'_>, f64>))| {
-        let longest = by_line
-            .into_iter()
-            .reduce(|most, one| if one.1 > most.1 { one } else { most });
-        let ((file, number, function), ns) = longest?;
-        (ns >= MIN_SHARE * all_ns).then(|| {
+    let main_caller = |(line, (all_ns, by_line)): (LineId, (f64, TimesOf<Named<'_>>))| {
+        let longest = most(&by_line)?;
+        let (file, number, function) = longest;
+        (by_line[&longest] >= MIN_SHARE * all_ns).then(|| {
             let found = ProgramLine {
                 name: format!("{}:{number}", places.short_file(file)),
                 function: function.to_owned(),
@@ -69,7 +66,7 @@ pub(crate) fn program_lines(context: &Context<'_>) -> FxHashMap<LineId, ProgramL
             (line, found)
         })
     };
-    times.into_iter().filter_map(most).collect()
+    times.into_iter().filter_map(main_caller).collect()
 }
 
 /// The innermost line of the program itself in a frame.

@@ -205,6 +205,16 @@ pub(crate) fn whole(context: &Context<'_>) -> Sum {
     sum
 }
 
+/// Time in nanoseconds by a function, module or caller of a source line.
+pub(crate) type TimesOf<K> = BTreeMap<K, f64>;
+
+/// Key with the longest time; of equal ones, the first.
+pub(crate) fn most<K: Copy>(times: &TimesOf<K>) -> Option<K> {
+    let longest = |most: (K, f64), one: (K, f64)| if one.1 > most.1 { one } else { most };
+    let times = times.iter().map(|(of, time_ns)| (*of, *time_ns));
+    times.reduce(longest).map(|(of, _)| of)
+}
+
 /// Order of rows: most stalled first, then most time, then by name.
 pub(crate) fn order(a: (&Share, &str), b: (&Share, &str)) -> std::cmp::Ordering {
     let by = |a: f64, b: f64| b.total_cmp(&a);

@@ -196,15 +196,15 @@ fn waits_besides(
         }
     }
     for indices in of_loops.into_values() {
-        let least_ns = |around: work::Around, work: &stall::Work| match around.cached {
-            Some(cached) => cached.iteration_ns.low * (1.0 - stall::CACHED_LOOP_ERROR),
-            None => work.instructions * MIN_CYCLES_PER_INSTRUCTION * 1e9 / core_hz,
-        };
         let of_loop = loops[indices[0]];
         let iterations = indices.iter().filter_map(|&index| costs[index].executed);
         let iterations = iterations.map(|it| it.low).reduce(f64::max);
         let (Some(work), Some(iterations)) = (of_loop.work, iterations) else {
             continue;
+        };
+        let iteration_ns = match of_loop.cached {
+            Some(cached) => cached.iteration_ns.low * (1.0 - stall::CACHED_LOOP_ERROR),
+            None => work.instructions * MIN_CYCLES_PER_INSTRUCTION * 1e9 / core_hz,
         };
         let latency_ns = |cost: &SiteCost| {
             let excess = cost.mixture.as_ref()?.excess_ns;
@@ -214,7 +214,7 @@ fn waits_besides(
         let of_sites = || indices.iter().map(|&index| &costs[index]);
         let latencies_ns: f64 = of_sites().filter_map(latency_ns).sum();
         let known_ns: f64 = of_sites().map(|cost| cost.stall.stall_ns.high).sum();
-        let possible_ns = work.visible_ns + work.waiting_ns - iterations * least_ns(of_loop, &work);
+        let possible_ns = work.visible_ns + work.waiting_ns - iterations * iteration_ns;
         let besides_ns = possible_ns.min(latencies_ns) - known_ns;
         let longest = |a: &usize, b: &usize| {
             let ns = |index: &usize| costs[*index].stall.stall_ns.value;

@@ -63,7 +63,8 @@ impl CheckedRun {
             true => named_programs::host(),
             false => named_programs::command(&config.command, search)?,
         };
-        let scavengers = named_programs::scavengers(&config.scavenger, search)?;
+        let scavengers =
+            named_programs::scavengers(&config.scavenger, search).map_err(Error::Usage)?;
         if let Some(complaint) = contradiction(&config) {
             return Err(Error::Usage(complaint));
         }

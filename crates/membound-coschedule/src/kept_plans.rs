@@ -31,6 +31,11 @@ const REFUSED: &str = "refused";
 /// File name extension of what is kept of programs that were timed.
 const TIMED: &str = "timed";
 
+/// True if a recorded program had several threads and is to be a scavenger: see [`STARTS_OTHERS`].
+pub(crate) fn starts_others_as(role: HarvestRole, run: &RunData) -> bool {
+    role == HarvestRole::Scavenger && run.own_threads().count() > 1
+}
+
 /// A plan and its origin.
 #[derive(Debug)]
 pub(crate) struct PlanWithOrigin {
@@ -207,7 +212,7 @@ impl PlanMaker {
         plan_request: &PlanRequest,
         run: &RunData,
     ) -> Result<PlanWithOrigin, Error> {
-        if plan_request.role == HarvestRole::Scavenger && run.own_threads().count() > 1 {
+        if starts_others_as(plan_request.role, run) {
             return Err(Error::Refused(STARTS_OTHERS.to_owned()));
         }
         let options = self.options(plan_request.role);

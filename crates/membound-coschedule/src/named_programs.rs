@@ -64,10 +64,9 @@ pub(crate) fn command(words: &[OsString], search: Option<&OsStr>) -> Result<Prog
 pub(crate) fn scavengers(
     commands: &[String],
     search: Option<&OsStr>,
-) -> Result<Vec<Program>, Error> {
+) -> Result<Vec<Program>, String> {
     if commands.is_empty() {
-        let complaint = "there is no scavenger: name one with --scavenger \"CMD\"";
-        return Err(Error::Usage(complaint.to_owned()));
+        return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
     }
     (1..)
         .zip(commands)
@@ -75,17 +74,15 @@ pub(crate) fn scavengers(
             let words = shlex::split(command)
                 .filter(|words| !words.is_empty())
                 .ok_or_else(|| {
-                    Error::Usage(format!(
-                        "`{command}` is not a command: a quote is open, or it is empty"
-                    ))
+                    format!("`{command}` is not a command: a quote is open, or it is empty")
                 })?;
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
             let path = find(&given, search)?;
-            let no_scavenger = why_no_scavenger(&path).map_err(Error::Usage)?;
+            let no_scavenger = why_no_scavenger(&path)?;
             if is_object(&path) {
-                let host = std::env::current_exe()?;
-                let object = std::path::absolute(&path)?;
+                let host = std::env::current_exe().map_err(|error| error.to_string())?;
+                let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
                 words[0] = object.clone().into_os_string();
                 words.insert(0, "__run-object".into());
                 words.insert(0, host.clone().into_os_string());
@@ -109,14 +106,14 @@ pub(crate) fn scavengers(
 }
 
 /// An executable by its name, or a shared object by its path.
-fn find(name: &OsString, search: Option<&OsStr>) -> Result<PathBuf, Error> {
+fn find(name: &OsString, search: Option<&OsStr>) -> Result<PathBuf, String> {
     let path = Path::new(name);
     if path.components().count() > 1 && is_object(path) {
         return Ok(path.to_owned());
     }
     let found = membound_launch::find(name, search);
-    let found = found.map_err(|error| Error::Usage(error.to_string()))?;
-    Ok(std::path::absolute(&found)?)
+    let found = found.map_err(|error| error.to_string())?;
+    std::path::absolute(&found).map_err(|error| error.to_string())
 }
 
 /// Why a program cannot run in another program's process, as far as its file shows: then it runs as an

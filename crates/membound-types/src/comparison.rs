@@ -147,7 +147,7 @@ pub struct ComparisonSummary {
     pub worse: usize,
     /// Figures that differ and are better.
     pub better: usize,
-    /// Figures that differ and of which neither direction is worse.
+    /// Figures that differ, where neither a higher nor a lower value is worse.
     pub neither: usize,
     /// Figures without an interval.
     pub unknown: usize,

@@ -516,6 +516,21 @@ fn a_densely_sampled_window_has_no_larger_weight() {
     }
 }
 
+/// Puts all frames into one loop, which begins at `start`. `cached_ns` is the time of an iteration in the first cache, the
+/// shortest and the longest.
+fn one_loop(run: &mut RunData, start: u64, cached_ns: [Option<f64>; 3]) {
+    let [cached_ns, cached_least_ns, cached_most_ns] = cached_ns;
+    let around = |frame| LoopAround {
+        frame: FrameId(frame),
+        level: 0,
+        start,
+        cached_ns,
+        cached_least_ns,
+        cached_most_ns,
+    };
+    run.loops = (0..run.frames.len() as u32).map(around).collect();
+}
+
 /// Stores that were counted and not timed wait for what their loop takes beyond its time in the first cache.
 #[test]
 fn a_loop_that_was_measured_in_the_first_cache_waits_for_the_rest() {
@@ -533,16 +548,15 @@ fn a_loop_that_was_measured_in_the_first_cache_waits_for_the_rest() {
     let start = run.frames[run.sites[fill.site.index()].frame.index()].address;
     let mut with = |measured: Option<[f64; 2]>| {
         let ns = |share: f64| share * cpu_ns as f64 / executions as f64;
-        run.loops = (0..run.frames.len() as u32)
-            .map(|frame| LoopAround {
-                frame: FrameId(frame),
-                level: 0,
-                start,
-                cached_ns: Some(ns(0.4)),
-                cached_least_ns: measured.map(|[least, _]| ns(least)),
-                cached_most_ns: measured.map(|[_, most]| ns(most)),
-            })
-            .collect();
+        one_loop(
+            &mut run,
+            start,
+            [
+                Some(ns(0.4)),
+                measured.map(|[least, _]| ns(least)),
+                measured.map(|[_, most]| ns(most)),
+            ],
+        );
         views(&run).profile.memory_bound
     };
     let bound = with(None);
@@ -574,16 +588,7 @@ fn prefetches_wait_where_accesses_beside_them_are_counted() {
     run.accesses.retain(|row| row.site != prefetch.site);
     let unknown = views(&run).profile.memory_bound;
     assert!(unknown.low < 0.1 && unknown.high > 0.85, "{unknown:?}");
-    run.loops = (0..run.frames.len() as u32)
-        .map(|frame| LoopAround {
-            frame: FrameId(frame),
-            level: 0,
-            start: 0x1000,
-            cached_ns: None,
-            cached_least_ns: None,
-            cached_most_ns: None,
-        })
-        .collect();
+    one_loop(&mut run, 0x1000, [None, None, None]);
     // An iteration takes a nanosecond. A prefetch that does not wait takes an eighth of that, and at most a half.
     let bound = views(&run).profile.memory_bound;
     near(bound.fraction, 0.9 - 0.125, 0.02, "memory bound");
@@ -604,16 +609,11 @@ fn a_long_loop_waits_for_what_it_takes_beyond_its_time_in_the_first_cache() {
     let executions: u64 = run.executions.iter().map(|window| window.count).sum();
     let cpu_ns: u64 = run.executions.iter().map(|window| window.cpu_ns).sum();
     let start = run.frames[run.sites[load.site.index()].frame.index()].address;
-    run.loops = (0..run.frames.len() as u32)
-        .map(|frame| LoopAround {
-            frame: FrameId(frame),
-            level: 0,
-            start,
-            cached_ns: Some(0.4 * cpu_ns as f64 / executions as f64),
-            cached_least_ns: None,
-            cached_most_ns: None,
-        })
-        .collect();
+    one_loop(
+        &mut run,
+        start,
+        [Some(0.4 * cpu_ns as f64 / executions as f64), None, None],
+    );
     let mut with = |iterations: Option<u64>| {
         run.blocks = iterations
             .map(|iterations| BlockCount {
@@ -657,16 +657,7 @@ fn samples_of_other_instructions_of_a_loop_may_wait_for_its_accesses() {
     let apart = views(&run).profile.memory_bound;
     assert!(apart.high < 0.6, "{apart:?}");
     let start = run.frames[run.sites[load.site.index()].frame.index()].address;
-    run.loops = (0..run.frames.len() as u32)
-        .map(|frame| LoopAround {
-            frame: FrameId(frame),
-            level: 0,
-            start,
-            cached_ns: None,
-            cached_least_ns: None,
-            cached_most_ns: None,
-        })
-        .collect();
+    one_loop(&mut run, start, [None, None, None]);
     let together = views(&run).profile.memory_bound;
     near(together.fraction, apart.fraction, 0.02, "memory bound");
     assert!(together.high > 0.9, "{together:?}");

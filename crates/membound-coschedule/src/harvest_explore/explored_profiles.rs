@@ -19,7 +19,7 @@ use super::child_groups::{self, EndFailure};
 use super::sweep_settings::DEFAULT_OVERHEAD_SHARE;
 use crate::document_file;
 use crate::error::one_line;
-use crate::kept_plans::STARTS_OTHERS;
+use crate::kept_plans::{STARTS_OTHERS, starts_others_as};
 use crate::named_programs::Program;
 use crate::planning::Files;
 
@@ -96,7 +96,7 @@ impl Profiler<'_> {
         max_overhead: Option<f64>,
     ) -> Result<HarvestPlan, String> {
         // As a scavenger it would end with an error of its own, which does not show the reason.
-        if role == HarvestRole::Scavenger && data.own_threads().count() > 1 {
+        if starts_others_as(role, data) {
             return Err(STARTS_OTHERS.to_owned());
         }
         let mut options = Options::new(role);

@@ -116,7 +116,7 @@ impl CheckedExploration {
         let loads = loads::of_request(&config, &sweeps).map_err(Error::Usage)?;
         let cpu = cpu(&config)?;
         let lines = lines(&config).map_err(Error::Usage)?;
-        let scavengers = named_programs::scavengers(&lines, search)?;
+        let scavengers = named_programs::scavengers(&lines, search).map_err(Error::Usage)?;
         let mut given = Vec::new();
         for path in &config.plan {
             let followed = kept_plans::read(path)?;

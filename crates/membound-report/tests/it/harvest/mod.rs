@@ -184,7 +184,7 @@ fn classes_of_time_are_those_of_document_003() {
     }
     run.slots.beside_s = 4.2;
     // Of 30 s the primary ran for 11.8, and scavengers for 4.2 in its place; they had 1 s in its waits, and
-    // 8 s on their own threads, of which 4.2 on SMT siblings.
+    // ran for 8 s on their own threads, 4.2 s of it on SMT siblings.
     let text = flowing(&run);
     assert!(
         text.contains("memory stalls 7.40 s 5.10 s time slices at yields"),
